@@ -51,7 +51,7 @@ class ExportError(CodedError[ExportProblem]):
         self.problem = problem
 
 
-LOCK_COLUMNS = ("start_ns", "end_ns", "process", "thread")
+LOCK_COLUMNS = PAUSE_COLUMNS = ("start_ns", "end_ns", "process", "thread")
 MESSAGE_COLUMNS = ("start_ns", "thread", "bytes", "communicator")
 
 
@@ -75,6 +75,7 @@ class Capture:
     samples: of Python: start_ns, process, thread, stack (place in stacks); sorted by start
     stacks:  the different Python stacks, innermost frame first
     lock_waits: when a thread waits for Python's lock, if nsys traced it: start_ns, end_ns, process, thread
+    pauses:  when a thread sleeps, or waits for a disk or a child, likewise; see `os_calls`
     gpus:    facts of each GPU of the machine; gpu_of: (process id, device) -> id in gpus
     events_ns: from the start of the first to the end of the last of the events above
     duration_ns: how long nsys collected, which may be long before and after the events; events_ns if not known
@@ -96,6 +97,7 @@ class Capture:
     samples: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(SAMPLE_COLUMNS), dtype=np.int64))
     stacks: list[Stack] = field(default_factory=list)
     lock_waits: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(LOCK_COLUMNS), dtype=np.int64))
+    pauses: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(PAUSE_COLUMNS), dtype=np.int64))
     nsys_version: str = ""
     schema_version: str = ""
     gpus: list[dict[str, Any]] = field(default_factory=list)

@@ -12,6 +12,8 @@ LOCK_DOMAIN, LOCK_WAIT = "GIL Trace", "Waiting for GIL"
 """Domain and name of the ranges in which a thread waits for Python's lock (`--trace=python-gil`)."""
 """Domain of NCCL's own ranges."""
 STRINGS = "StringIds"
+OS_CALLS = "OSRT_API"
+"""Calls of the operating system (`--trace=osrt`)."""
 
 # What is unknown when a table is absent; the keys are the tables that `nsys_export.read` looks for.
 CONSEQUENCES = {
@@ -32,7 +34,7 @@ FACT_TABLES = (*ABOUT, "ANALYSIS_DETAILS", SESSION, "TARGET_INFO_GPU", "TARGET_I
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 OPTIONS = "META_DATA_CAPTURE"
 """The options of `nsys profile`, as names and values."""
-READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, *FACT_TABLES, DIAGNOSTICS, OPTIONS)),)
+READ = (*dict.fromkeys((*CONSEQUENCES, GRAPH, OS_CALLS, *FACT_TABLES, DIAGNOSTICS, OPTIONS)),)
 """The tables that are looked at; of others not even the damage matters."""
 
 PUSH_POP, START_END, DOMAIN_CREATE, THREAD_SAMPLE = 59, 60, 75, 34

@@ -79,6 +79,7 @@ from profiler_job.analysis.capture.export_schema import (
     SYNC_TYPES,
     THREAD_SAMPLE,
 )
+from profiler_job.analysis.capture.os_calls import read_pauses
 from profiler_job.analysis.capture.python_samples import Stack, make_samples
 from profiler_job.analysis.capture.pytorch_ranges import strip_numbers
 from profiler_job.analysis.capture.trace_files import is_json
@@ -486,6 +487,7 @@ def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> C
     last = max((int(frame["end_ns"].max()) for frame in frames), default=0)
     ranges, lock_waits = _take_lock_waits(_read_ranges(tables, strings, last, missing))
     messages = _read_messages(tables, ranges)
+    pauses = read_pauses(tables, strings.__getitem__, ranges)
     samples, stacks = _read_samples(tables, strings, missing)
     _fill_process((kernels, graphs, memops, syncs), (api, ranges), missing)
     syncs = _name_unknown_syncs(syncs, api)
@@ -516,6 +518,7 @@ def _read_capture(tables: ExportTables, path: Path, shapes: dict[str, str]) -> C
         samples=samples,
         stacks=stacks,
         lock_waits=lock_waits,
+        pauses=pauses,
         nsys_version=str(about.get("EXPORT_PRODUCT_VERSION", "")),
         schema_version=str(about.get("EXPORT_SCHEMA_VERSION", "")),
         gpus=_read_gpu_facts(tables),

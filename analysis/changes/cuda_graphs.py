@@ -19,7 +19,7 @@ LINE = 'torch.compile(model, mode="reduce-overhead")'
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    late_ns = seen.sum_parts("late_launch") - seen.sum_parts("data")
+    late_ns = seen.late_launches_ns
     if seen.limit.is_launches:
         late_ns += seen.sum_parts("between")  # fewer launches leave fewer gaps
     if seen.sum_parts("unknown_idle") >= LEAST_IDLE * seen.whole_ns:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes.waiting_lines import ScriptLine, find_lines
 from profiler_job.analysis.reference import gemm_names, gpus
-from profiler_job.analysis.reference.python_libraries import LOGGING, NO_WORKERS, OWN, PRINTING
+from profiler_job.analysis.reference.python_libraries import CAUSES, GARBAGE, LOGGING, NO_WORKERS, OWN, PRINTING
 from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.printable import make_printable
@@ -23,7 +24,7 @@ MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
 WIDE_PATHS = {path for record in PRECISIONS.values() if record.element_bytes == 4 for path in record.gemm_paths}
 """The math paths of matmuls that read elements of four bytes."""
 OF_LOADERS = ("data loader", NO_WORKERS)
-KEPT_PARTS = ("tokenizer", LOGGING, PRINTING, *OF_LOADERS)
+KEPT_PARTS = (LOGGING, PRINTING, *CAUSES)
 """Parts of libraries in samples of Python: of a DataLoader, and what takes its time however a model is launched."""
 LEAST_SAMPLED = 0.5
 """Share of the waiting that samples must cover before something is missing in them."""
@@ -53,12 +54,13 @@ class WithheldError(CodedError[WithheldCode]):
 
 @dataclass(frozen=True)
 class ChangeEvidence:
-    """The evidence of a capture for a change; times in ns."""
+    """The evidence of a capture for a change; times in ns. line: the line of the script that it is about."""
 
     time_ns: float
     ceiling_ns: float
     evidence: str
     sure: str
+    line: ScriptLine | None = None
 
 
 class CaptureEvidence:
@@ -88,6 +90,7 @@ class CaptureEvidence:
         self._own_ns = float(capture.get("own_python_ns") or 0.0)
         start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
         self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)
+        self.lines = [] if self.has_startup or "lines" not in sections else find_lines(sections["lines"])
         families = sections["families"].set_index("family")["total_ns"]
         self.families = {str(name): int(time_ns) for name, time_ns in families.items()}
 
@@ -109,8 +112,17 @@ class CaptureEvidence:
     def launched_ns(self) -> float:
         """The most that can be saved if launches take no time: to load data, to log, to print and what else the script
         computes in Python still takes its time, at best while the GPU works."""
+        return self.whole_ns - self._kept_ns
+
+    @property
+    def late_launches_ns(self) -> float:
+        """The time that a GPU waits for launches, and not for what takes its time however they are made."""
+        return max(self.sum_parts("late_launch") - self._kept_ns - self._wait_parts.get(GARBAGE, 0.0), 0.0)
+
+    @property
+    def _kept_ns(self) -> float:
         kept_ns = self._own_ns + sum(self._wait_parts.get(name, 0.0) for name in KEPT_PARTS)
-        return self.whole_ns - max(self.sum_parts("data"), kept_ns)
+        return max(self.sum_parts("data", "nothing"), kept_ns)
 
     @property
     def waiting_for_launches_ns(self) -> float:

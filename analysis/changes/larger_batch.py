@@ -17,7 +17,7 @@ LINE = "batch_size *= 2"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    late_ns = seen.sum_parts("late_launch") - seen.sum_parts("data")
+    late_ns = seen.late_launches_ns
     ceiling_ns = seen.waiting_for_launches_ns
     is_late = late_ns >= LEAST_IDLE * seen.whole_ns
     if seen.memory_used is None and seen.limit.is_launches and is_late:

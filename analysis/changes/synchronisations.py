@@ -9,7 +9,8 @@ LINE = "if step % 100 == 0: print(loss.item())"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
-    sync_ns = seen.sum_parts("sync")
+    elsewhere = sum(line.sync_share for line in seen.lines if not line.is_synchronisation)
+    sync_ns = seen.sum_parts("sync") * (1 - elsewhere)  # the advice of these lines is for it, such as to print less
     if sync_ns < LEAST * seen.whole_ns:
         return None
     seen.need_steady()

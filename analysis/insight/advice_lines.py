@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.first_advice import NOTHING
+from profiler_job.analysis.insight.first_advice import NOTHING, name_advice
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import LABELS
@@ -28,15 +28,15 @@ def format_advice(summary: SummaryTables) -> list[list[str]]:
     if len(summary.shown) < len(SECTIONS) or not len(table):
         return []
     advised = table[table["reason"] == ""]
-    entries = [_format_entry(place, row) for place, (_, row) in enumerate(advised.iterrows(), start=1)]
+    entries = [_format_entry(place, row) for place, row in enumerate(advised.to_dict("records"), start=1)]
     return [*(entries or [[NOTHING]]), *([line] for line in _format_withheld(table))]
 
 
-def _format_entry(place: int, row: pd.Series) -> list[str]:
+def _format_entry(place: int, row: Mapping[str, Any]) -> list[str]:
     time, ceiling = (format_time(row[name]) for name in ("time_ns", "ceiling_ns"))
     share = format_cell("share", row["share"])
     return [
-        f"{place}. {LABELS[row['change']]}: concerns {time} ({share}), could save up to {ceiling}",
+        f"{place}. {name_advice(row)}: concerns {time} ({share}), could save up to {ceiling}",
         f"do: {row['do']}",
         f"evidence: {row['evidence']}",
         f"how sure: {row['sure']}",
@@ -67,6 +67,7 @@ def format_run_advice(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _format_line(entry: Mapping[str, Any]) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
+    labels += f" ({entry['where']})" if entry.get("where") else ""
     if len(entry["changes"]) > 1:
         labels += ", together"
     if "measured_in" in entry:

@@ -22,13 +22,14 @@ from profiler_job.analysis.capture.believed_launches import have_shared_launch
 from profiler_job.analysis.capture.blocks import sum_by
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.capture.os_calls import find_idle_pauses
 from profiler_job.analysis.insight.limit_columns import COLUMNS, OF_PARTS, PARTS, PHASE_COLUMNS
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import ALL_PHASES, DATA
 
 _KERNELS, _GRAPHS, _COMMUNICATION, COPIES, _LATE, _SYNC, _BETWEEN, _UNKNOWN, _NO_WORK = range(len(PARTS))
-_COMPUTE, _DATA, _HOST_COPIES = range(len(PARTS), len(PARTS) + len(OF_PARTS))
+_COMPUTE, _DATA, _NOTHING, _HOST_COPIES = range(len(PARTS), len(PARTS) + len(OF_PARTS))
 PHASES = (*ALL_PHASES, "")
 _DATA_PHASE = PHASES.index(DATA)
 
@@ -80,14 +81,16 @@ class Operations:
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """The launches: start, end (ns) and process of each, and whether it launched several operations. syncs: when a
-    thread of a process was in a synchronisation call."""
+    """The launches: start, end (ns), process and thread of each, and whether it launched several operations. syncs:
+    when a thread of a process was in a synchronisation call. pauses: when a thread paused."""
 
     start: np.ndarray
     end: np.ndarray
     process: np.ndarray
+    thread: np.ndarray
     is_shared: np.ndarray
     syncs: Mapping[int, intervals.Union]
+    pauses: Mapping[int, intervals.Union]
 
 
 def classify_families(families: Iterable[str]) -> np.ndarray:
@@ -144,6 +147,7 @@ class Timelines:
             **{name: capture.api[column].to_numpy() for name, column in _COLUMNS_OF_CALLS.items()},
             is_shared=have_shared_launch(np.concatenate([*self._call.values()]), len(capture.api)),
             syncs=find_syncs(capture),
+            pauses=_unite(find_idle_pauses(capture, attribution), "thread"),
         )
         frames = (capture.kernels, capture.graphs, capture.memops, capture.api, capture.ranges, capture.syncs)
         self._begin = min((int(frame["start_ns"].iloc[0]) for frame in frames if len(frame)), default=0)
@@ -191,7 +195,7 @@ def _find_copies(capture: Capture, names: Collection[str]) -> dict[str, np.ndarr
     return nothing | {"memops": is_named[capture.memops["operation"].cat.codes]}
 
 
-_COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process"}
+_COLUMNS_OF_CALLS = {"start": "start_ns", "end": "end_ns", "process": "process", "thread": "thread"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,11 +237,25 @@ def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
         mine = np.flatnonzero((owner == process) & (late > 0))
         on_host = (covered - least)[mine]
         waits[mine] = syncs.measure_covered(on_host, on_host + late[mine])
-    is_data = ops.is_upload[gaps] | (phase == _DATA_PHASE)
+    paused = np.zeros(len(gaps), np.int64)
+    launcher = calls.thread[ops.call[gaps]]
+    for thread, pauses in calls.pauses.items():
+        mine = np.flatnonzero((launcher == thread) & (late > 0))
+        on_host = (covered - least)[mine]
+        paused[mine] = pauses.measure_covered(on_host, on_host + late[mine])
+    paused = np.minimum(paused, late - waits)
+    is_data = are_before_data(ops, gaps)
     table[_LATE] += _sum_phases(phase, late - waits)
-    table[_DATA] += _sum_phases(phase[is_data], (late - waits)[is_data])
+    table[_DATA] += _sum_phases(phase[is_data], (late - waits - paused)[is_data])
+    table[_NOTHING] += _sum_phases(phase, paused)
     table[_SYNC] += _sum_phases(phase, waits)
     table[_BETWEEN] += _sum_phases(phase, ops.start[gaps] - covered - late)
+
+
+def are_before_data(ops: Operations, rows: np.ndarray) -> np.ndarray:
+    """Whether these operations copy from the host, or are of the phase of data (bool): what is late before them is
+    data."""
+    return np.asarray(ops.is_upload[rows] | (ops.phase[rows] == _DATA_PHASE))
 
 
 def _find_ready(ops: Operations, calls: Calls, gaps: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -265,9 +283,14 @@ def find_syncs(capture: Capture) -> dict[int, intervals.Union]:
     names = capture.api["name"].cat
     waits = np.array([cuda_api.find_group(str(name)) == cuda_api.SYNCHRONISATION for name in names.categories], bool)
     calls = capture.api[waits[names.codes]]
+    return _unite(calls, "process")
+
+
+def _unite(events: pd.DataFrame, owner: str) -> dict[int, intervals.Union]:
+    """Unite the times of the events of each process or thread (owner)."""
     return {
-        int(process): intervals.Union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
-        for process, mine in calls.groupby("process", sort=False)
+        int(number): intervals.Union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        for number, mine in events.groupby(owner, sort=False)
     }
 
 

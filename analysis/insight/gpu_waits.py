@@ -12,14 +12,14 @@ import pandas as pd
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.insight.gpu_limit import Calls, Operations, find_gaps
+from profiler_job.analysis.insight.gpu_limit import Calls, Operations, are_before_data, find_gaps
 from profiler_job.analysis.insight.sync_replay import UNBLOCKED_NS, replay_launches
 from profiler_job.analysis.reference import cuda_api
 
 LEAST_COPY_NS = 20_000
 """A call that copies is a synchronisation if it takes longer."""
-CAUSES = ("late_launch_ns", "sync_ns", "copies_ns", "between_ns")
-LATE, SYNC, COPY, BETWEEN = range(len(CAUSES))
+LATE, SYNC, COPY, BETWEEN, FOR_DATA, IDLING = range(6)
+"""Causes of a piece. FOR_DATA and IDLING are late launches, too: the thread that launches makes data, or nothing."""
 AT_SYNC = -2
 """In place of the phase of the CPU, for what a synchronisation costs later."""
 
@@ -81,6 +81,8 @@ class GpuWaits:
         }
         of_late = {"start": begin, "end": ready, "part": np.maximum(own, 0.0), "kept": self._replay.kept}
         late = _split_by_syncs(pd.DataFrame(place | of_late), gaps.least, self._calls.syncs)
+        is_data = (late["cause"] == LATE) & are_before_data(ops, late["row"].to_numpy())
+        late["cause"] = late["cause"].mask(is_data, FOR_DATA)
         between = pd.DataFrame(place | {"start": ready, "end": end, "part": 1.0, "cause": BETWEEN})
         unknown = self._unknown
         nowhere = {"thread": -1, "process": -1, "phase": ops.phase[unknown], "module": "", "row": unknown}

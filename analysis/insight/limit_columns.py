@@ -16,7 +16,10 @@ PARTS = {
 """The parts of elapsed time, which add up to it."""
 OF_PARTS = {
     "compute_ns": "of kernels_ns, the time in which a matmul or attention runs",
-    "data_ns": "of late_launch_ns, the time before copies from the host and before operations of the phase data",
+    "data_ns": "of late_launch_ns, the time before copies from the host and before operations of the phase data, and "
+    "in samples of Python that are in a DataLoader or a tokenizer",
+    "nothing_ns": "of late_launch_ns, the time in which the thread that launches next sleeps, saves, or waits for "
+    "another program, and makes no data",
     "host_copies_ns": "of copies_ns, the time of copies from and to the host",
 }
 """What is known of some parts in addition."""

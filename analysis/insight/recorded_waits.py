@@ -13,6 +13,7 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
+from profiler_job.analysis.changes.evidence import KEPT_PARTS
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
@@ -25,7 +26,7 @@ from profiler_job.jobs.contract.ranges import STEP
 
 READS, WAITED = "reads a value or copies", "waits for"
 """Calls in `sync_calls` begin with it: what is counted inside a script, and a copy that only samples show."""
-TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "sync_ns", "copies_ns", "between_ns")
+TIMES = ("wait_ns", "cpu_ns", "late_launch_ns", "data_ns", "nothing_ns", "sync_ns", "copies_ns", "between_ns")
 LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
 
@@ -33,21 +34,23 @@ LEAST_SHARE = 0.005
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
     counted. Raises ExportError."""
-    calls = load_json(run / HOST_WAITS)["syncs"] if (run / HOST_WAITS).is_file() else []
-    tables = {"sync_calls": pd.DataFrame(calls).assign(time_ns=-1)} if calls else {}
+    noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {"syncs": []}
+    calls, batches = noted["syncs"], noted.get("batches", [])
+    known = [{**call, "time_ns": -1} for call in calls] + batches
+    tables = {"sync_calls": pd.DataFrame(known)} if known else {}
     if not (run / SAMPLES).is_file():
         return tables
     summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
-    if calls := list_calls(calls, summary, num):
+    if calls := list_calls(calls, summary, num) + batches:
         tables["sync_calls"] = pd.DataFrame(calls)
     if not len(rows):
         return tables
-    rows = rows[rows["share"].astype(float) >= LEAST_SHARE]
+    rows = rows[rows["share"].astype(float) >= LEAST_SHARE].astype({"share": float})
     per_step = {name: np.rint(rows[name].astype(float) / num).astype(np.int64) for name in TIMES}
-    tables["waits"] = rows.assign(**per_step, share=rows["share"].astype(float))
+    tables["waits"] = rows.assign(**per_step)
     scalars = {
         "steps": float(num),
         "covered": float(facts["sampled_share"]),
@@ -57,7 +60,8 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         "period_ns": facts["sample_period_ns"],
     }
     parts = summary.sections["wait_parts"].itertuples(index=False)
-    scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in NAMED_PARTS}
+    scalars |= {f"{PART}{row.part}": float(row.share) for row in parts if row.part in {*NAMED_PARTS, *KEPT_PARTS}}
+    scalars["own_share"] = facts["own_python_ns"] * float(rows["share"].sum() / rows["wait_ns"].sum())
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
     return tables

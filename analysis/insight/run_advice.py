@@ -5,6 +5,7 @@ profiled steps show what runs, and why a GPU waits.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -12,12 +13,14 @@ import pandas as pd
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.run_limit import BUSY
+from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
-from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, SYNCHRONISATION, StepLimit
+from profiler_job.jobs.contract.messages import SAMPLED
+from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
 FORWARD_ATTENTION = r"flash_fprop|flash_fwd|fmha_fwd|fmha_cutlassF"
 """In the names of kernels of fused attention that only a forward pass needs."""
@@ -31,12 +34,18 @@ def advise(
     api: pd.DataFrame,
     timed: Mapping[str, Clock],
     limit: StepLimit | None,
+    waits: pd.DataFrame | None = None,
+    scalars: Mapping[str, float] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Of one step of a run, of its GPUs in the mean, as in `advice.advise`. elapsed, findings: its rows of
     `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`; limit: of
-    `step_limits.find_limits`. No rows if the run was not timed or profiled."""
+    `step_limits.find_limits`, with the causes of `wait_lines.find_causes`; waits: the table of that name, and scalars:
+    of the run. No rows if the run was not timed or profiled."""
     if limit is None or elapsed.empty or totals.empty or ranges.STEP not in timed:
         return advice.make_advice_table([])
+    lines = scale_waits(waits, scalars, limit) if waits is not None and len(waits) else pd.DataFrame(columns=_OF_LINES)
+    waiting_ns = measure_waiting(lines, limit)
+    parts = {name: share * waiting_ns for name, share in list_part_shares(scalars).items()}
     num_gpus = elapsed["gpu"].nunique()
     steps = max(int(run["profiled_steps"]), 1) * num_gpus
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
@@ -44,7 +53,10 @@ def advise(
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
     phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
     sections = {
-        "verdict": _summarise_waiting(elapsed, limit),
+        "verdict": _summarise_waiting(elapsed, limit, is_sampled=bool(len(lines))),
+        "lines": lines,
+        "waits": lines,
+        "wait_parts": pd.DataFrame(list(parts.items()), columns=["part", "wait_ns"]),
         "verdict_phases": pd.DataFrame([(name, clock.wall_ns) for name, clock in timed.items()], columns=_OF_PHASES),
         "findings": findings.assign(
             time_ns=findings["time_ns"] / steps,
@@ -60,6 +72,7 @@ def advise(
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts |= {"recomputed": _measure_recomputed(totals), "attention_matmuls_ns": _sum_attention_matmuls(totals)}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
+    facts |= {"sampled_share": scalars.get(f"{SAMPLED}covered"), "own_python_ns": _find_own(scalars) * waiting_ns}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 
@@ -127,15 +140,27 @@ def _sum_attention_matmuls(totals: pd.DataFrame) -> float | None:
 
 
 _OF_PHASES = ["phase", "elapsed_ns"]
+_OF_LINES = ["where", "function", "share", "sync_ns", "copies_ns", "below", "do", "wait_ns", "ceiling_ns"]
 
 
-def _summarise_waiting(elapsed: pd.DataFrame, limit: StepLimit) -> pd.DataFrame:
+def _find_own(scalars: Mapping[str, float]) -> float:
+    """Find the share of the waiting that is for own code which launches nothing; 0 if it is not known."""
+    return scalars.get(f"{SAMPLED}own_share", 0.0)
+
+
+def _summarise_waiting(elapsed: pd.DataFrame, limit: StepLimit, is_sampled: bool) -> pd.DataFrame:
     """One row: what runs in a step of a GPU, of the profiled steps, and how long it waits, of the unprofiled ones. The
     synchronisations that `step_limits` knows are made by the timer, at the end of each phase: no change of the model
-    removes them, and so they are no `sync_ns`."""
+    removes them, and so they are no `sync_ns`. Those that samples show (is_sampled) are the script's."""
     num_gpus = elapsed["gpu"].nunique()
     busy = elapsed[[name for name in (*BUSY, "compute_ns") if name in elapsed]].sum() / num_gpus
-    late_ns = limit.causes[LAUNCHES] + limit.causes[DATA]
-    between_ns = limit.causes[GAPS] + limit.causes[SYNCHRONISATION]
-    waits = {"late_launch_ns": late_ns, "data_ns": limit.causes[DATA], "sync_ns": 0.0, "between_ns": between_ns}
+    causes = {name: limit.causes.get(name, 0.0) for name in (LAUNCHES, DATA, NOTHING, GAPS, SYNCHRONISATION)}
+    sync_ns = causes[SYNCHRONISATION] if is_sampled else 0.0
+    waits = {
+        "late_launch_ns": causes[LAUNCHES] + causes[DATA] + causes[NOTHING],
+        "data_ns": causes[DATA],
+        "nothing_ns": causes[NOTHING],
+        "sync_ns": sync_ns,
+        "between_ns": causes[GAPS] + causes[SYNCHRONISATION] - sync_ns,
+    }
     return pd.DataFrame([dict(busy) | waits])

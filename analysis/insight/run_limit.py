@@ -110,8 +110,10 @@ def _split(ops: pd.DataFrame) -> np.ndarray:
         start=launches,
         end=ends,
         process=np.zeros(len(launches), np.int64),
+        thread=np.zeros(len(launches), np.int64),
         is_shared=np.bincount(call[is_known], minlength=len(launches)) > 1,
         syncs={},
+        pauses={},
     )
     columns = {name: ops[column].to_numpy() for name, column in _COLUMNS.items()}
     return gpu_limit.split(gpu_limit.Operations.sort_by_start(**columns, call=np.where(is_known, call, -1)), calls)

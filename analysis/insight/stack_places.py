@@ -9,7 +9,8 @@ import pandas as pd
 from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
 from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import NO_WORKERS, OWN, OWN_OF_MODULE
+from profiler_job.analysis.reference.python_libraries import CAUSES, NO_WORKERS, OWN, OWN_OF_MODULE, SLEEP, WAITING
+from profiler_job.jobs.contract.step_limit import DATA
 
 
 class Place(NamedTuple):
@@ -38,7 +39,8 @@ class Places:
         if number not in self._known:
             stack, state = self.get_stack(number)
             place = find_place(stack)
-            self._known[number] = place._replace(below=state) if state else place
+            is_data = state == SLEEP and CAUSES.get(place.below) == DATA  # as in a data set that waits for its disk
+            self._known[number] = place._replace(below=state) if state and not is_data else place
         return self._known[number]
 
     def get_stack(self, number: int) -> tuple[Stack, str]:
@@ -65,7 +67,8 @@ def find_place(stack: Stack) -> Place:
     depth = next((i for i, frame in enumerate(frames) if not python_libraries.is_library(frame.file)), len(frames) - 1)
     here = frames[depth]
     below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
-    part = next(filter(None, (python_libraries.name_part(frame.function, frame.file) for frame in below)), "")
+    parts = [python_libraries.name_part(frame.function, frame.file) for frame in below]
+    part = next((name for name in parts if name not in ("", WAITING)), WAITING if WAITING in parts else "")
     if not part and below:
         part = python_libraries.name_package(below[0].file)
     elif not part:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.capture_data import Capture
-from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK
+from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, SLEEP
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 
 LONGEST_NS = 100_000_000
@@ -17,7 +17,7 @@ LONGEST_PERIODS = 4
 lock."""
 NOT_SAMPLED = -1
 """In place of the number of a stack."""
-STATES = ("", GARBAGE, LOCK)
+STATES = ("", GARBAGE, LOCK, SLEEP)
 """What a thread does in place of its own code."""
 
 
@@ -31,9 +31,9 @@ class _SampledThread(NamedTuple):
 
 class StackSamples:
     """The samples by thread, and which thread of each process counts for those without. lines: number of the line of
-    each stack."""
+    each stack; pauses: of `find_idle_pauses`."""
 
-    def __init__(self, capture: Capture, lines: np.ndarray):
+    def __init__(self, capture: Capture, lines: np.ndarray, pauses: pd.DataFrame):
         frame = capture.samples
         by_thread = {
             int(thread): (rows["start_ns"].to_numpy(), rows["stack"].to_numpy())
@@ -51,6 +51,7 @@ class StackSamples:
         self._states = (
             ("process", STATES.index(GARBAGE), collections),
             ("sampled", STATES.index(LOCK), capture.lock_waits),
+            ("sampled", STATES.index(SLEEP), pauses),
         )
 
     def _find_ends(self, start: np.ndarray, line: np.ndarray) -> np.ndarray:

@@ -33,6 +33,8 @@ from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
+from profiler_job.analysis.insight.wait_causes import add_causes
+from profiler_job.analysis.insight.wait_lines import bound_savings
 from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.kernel_families import COMMUNICATION, COMPUTE_FAMILIES
@@ -140,6 +142,8 @@ def summarise_part(
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None, clean=clean)
     sections |= waits.sections
+    for name in ("verdict", "verdict_phases"):
+        sections[name] = add_causes(sections[name], waits.causes)
     sections["problems"] = list_problems(capture, attribution)
     sections["missing"] = list_missing(capture, attribution, chosen or {})
     facts = _collect_facts(capture, attribution, selection, sections, exchanged, part.zero) | waits.facts
@@ -151,9 +155,9 @@ def summarise_part(
     of_program = {
         "compute_capabilities": capabilities,
         "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
-        "own_python_ns": waits.own_ns,
     }
-    sections["advice"] = advice.advise(facts | of_program, sections)
+    lines = bound_savings(sections["waits"], facts["waiting_ns"] or 0, facts["sample_period_ns"] or 0)
+    sections["advice"] = advice.advise(facts | of_program, sections | {"lines": lines})
     return Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),

@@ -1,11 +1,13 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.changes.waiting_lines import LEAST_SHARE, MOST_LINES
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
@@ -13,13 +15,19 @@ from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
-from profiler_job.jobs.contract.step_limit import CPU, StepLimit
+from profiler_job.jobs.contract.step_limit import (
+    CPU,
+    DATA,
+    GAPS,
+    LAUNCHES,
+    NOTHING,
+    SYNCHRONISATION,
+    StepLimit,
+)
 from profiler_job.jobs.contract.words import format_count
 
 PART = "part: "
 """After SAMPLED: the share of the waiting of a part of `wait_parts`."""
-MOST_LINES, LEAST_SHARE = 3, 0.05
-"""Number of lines of the script that are named at most, and the least share of the waiting that each needs."""
 LEAST_WAIT = 0.01
 """Least share of the time that a GPU must wait before lines are named."""
 NAMED_PARTS = (GARBAGE, LOCK, LOGGING, PRINTING)
@@ -83,13 +91,14 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
         return []
     workers = format_count(int(scalars[f"{BATCHES}num_workers"]), "worker")
     memory = "pinned" if scalars[f"{BATCHES}is_pinned"] else "pageable"
-    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory"]
+    worker_ns = scalars.get(f"{BATCHES}worker_ns", 0.0)
+    makes = f". A worker, which is not sampled, takes {format_time(worker_ns)} for a batch" if worker_ns else ""
+    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory{makes}"]
 
 
 def scale_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> pd.DataFrame:
-    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns.
-    Add ceiling_ns. If that is not known (no limit), times are of the steps with samples. scalars: of
-    `recorded_waits`."""
+    """Scale the table `waits` of a run to the time in which the GPU waits in a step without a profiler: its wait_ns. If
+    that is not known (no limit), times are of the steps with samples. Add ceiling_ns. scalars: of `recorded_waits`."""
     step_ns, period_ns, steps = (scalars.get(f"{SAMPLED}{name}", 0.0) for name in ("step_ns", "period_ns", "steps"))
     sample_ns = period_ns / max(steps, 1.0)
     if limit is None:
@@ -123,6 +132,33 @@ def measure_waiting(rows: pd.DataFrame, limit: StepLimit) -> float:
     return limit.parts.get(CPU, 0.0) + float(rows["copies_ns"].sum())
 
 
+def find_causes(limit: StepLimit, rows: pd.DataFrame) -> StepLimit:
+    """Find what the GPU waits for in a step from the lines that it waits for; of waiting that is in no line, and
+    without samples, it is as it was. rows: the table `waits` of the run."""
+    times = rows[["late_launch_ns", "data_ns", "nothing_ns", "sync_ns", "between_ns"]].clip(lower=0).sum()
+    waiting = float(times["late_launch_ns"] + times["sync_ns"] + times["between_ns"])
+    if not waiting or (rows["data_ns"] < 0).any():
+        return limit
+    parts = {SYNCHRONISATION: times["sync_ns"], DATA: times["data_ns"], NOTHING: times["nothing_ns"]}
+    parts |= {GAPS: times["between_ns"], LAUNCHES: times["late_launch_ns"] - times["data_ns"] - times["nothing_ns"]}
+    known, cpu_ns = min(float(rows["share"].sum()), 1.0), limit.parts.get(CPU, 0.0)
+    causes = {name: (1 - known) * ns for name, ns in limit.causes.items()}
+    causes |= {name: causes.get(name, 0.0) + known * cpu_ns * float(ns) / waiting for name, ns in parts.items()}
+    return replace(limit, causes=causes)
+
+
+def select_scalars(figures: pd.DataFrame) -> dict[str, float]:
+    """Select the scalars of the first rank of a run. figures: the table of this name."""
+    of_first = figures[figures["rank"] == figures["rank"].min()]
+    return dict(zip(of_first["figure"].astype(str), of_first["value"].astype(float)))
+
+
+def list_part_shares(scalars: Mapping[str, float]) -> dict[str, float]:
+    """List the shares of the waiting of a run by part of `wait_parts`, as far as they are recorded."""
+    start = f"{SAMPLED}{PART}"
+    return {name.removeprefix(start): value for name, value in scalars.items() if name.startswith(start)}
+
+
 def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:
     """Describe which lines the GPU waits for in a step of a script. rows: its table `waits`; scalars: of
     `recorded_waits`; limit: of the step without a profiler. Nothing without samples."""
@@ -134,8 +170,7 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
         waiting, step = measure_waiting(rows, limit), limit.step_ns
     rows = scale_waits(rows.astype({"where": str, "function": str, "below": str, "do": str}), scalars, limit)
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
-    of_parts = {name.removeprefix(PART): value for name, value in sampled.items() if name.startswith(PART)}
-    lines += [*describe_parts(of_parts, waiting, step), *describe_batches(scalars, step)]
+    lines += [*describe_parts(list_part_shares(scalars), waiting, step), *describe_batches(scalars, step)]
     if limit is not None and (copies := float(rows["copies_ns"].sum())) >= LEAST_PART * step:
         lines.append(
             f"{format_time(copies)} of it are copies from and to the CPU's memory: the limit has them as memory"

@@ -20,21 +20,31 @@ import pandas as pd
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.capture.os_calls import find_idle_pauses
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
 from profiler_job.analysis.insight.call_stacks import CallStacks
 from profiler_job.analysis.insight.clean_gaps import CleanGaps, count_steps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
-from profiler_job.analysis.insight.gpu_waits import CAUSES, COPY, LATE, SYNC, GpuWaits, Launches, find_blocking_calls
+from profiler_job.analysis.insight.gpu_waits import COPY, FOR_DATA, LATE, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
 from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples
+from profiler_job.analysis.insight.wait_causes import (
+    CAUSE_COLUMNS,
+    COLUMNS,
+    LEAST_PART,
+    WHOLE,
+    find_causes,
+    format_parts,
+    sum_causes,
+)
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
-MOST_GROUPS, LEAST_GROUP = 3, 0.05
-LEAST_ADVISED, WHOLE = 0.2, 0.9
-"""Least share of a line's waiting that an advice concerns, and from which on it concerns the line as a whole."""
+MOST_GROUPS = 3
+LEAST_ADVISED = 0.2
+"""Least share of a line's waiting that an advice concerns."""
 LEAST_OWN_NS = 1_000_000
 """So long own code launches nothing only if it computes itself: to launch an operation takes microseconds."""
 UNEVEN = 2
@@ -42,19 +52,28 @@ UNEVEN = 2
 MOST_STACKS = 2_000
 
 
-FACTS = ("num_samples", "sample_period_ns", "waiting_ns", "waiting_span_ns", "sampled_share", "num_sampled_steps")
+FACTS = (
+    "num_samples",
+    "sample_period_ns",
+    "waiting_ns",
+    "waiting_span_ns",
+    "sampled_share",
+    "num_sampled_steps",
+    "own_python_ns",
+)
 
 
 OF_WAITS = ("waits", "wait_parts", "wait_stacks", "sync_lines", "copy_lines", "allocation_lines")
 
 
 class Waits(NamedTuple):
-    """Tables of the sections OF_WAITS, and facts of the samples. own_ns: how long GPUs wait for own code, outside of
-    modules, that launches nothing for LEAST_OWN_NS."""
+    """Tables of the sections OF_WAITS, and facts of the samples: own_python_ns is how long GPUs wait for own code that
+    is in no module and launches nothing for LEAST_OWN_NS. causes: by gpu and phase, data_ns and nothing_ns that only
+    samples show, see `wait_causes.add_causes`."""
 
     sections: dict[str, pd.DataFrame]
     facts: dict[str, int | float | None]
-    own_ns: float = 0.0
+    causes: pd.DataFrame = pd.DataFrame(columns=CAUSE_COLUMNS)
 
 
 def find_waits(
@@ -72,7 +91,7 @@ def find_waits(
         nothing = {name: pd.DataFrame(columns=list(SECTIONS[name])) for name in OF_WAITS}
         return Waits(nothing, dict.fromkeys(FACTS) | {"num_samples": 0})
     places = Places(capture.stacks)
-    samples = StackSamples(capture, lines_of_stacks := places.number_lines())
+    samples = StackSamples(capture, lines_of_stacks := places.number_lines(), find_idle_pauses(capture, attribution))
     stacks = CallStacks(capture, attribution, samples, lines_of_stacks)
     syncs = find_blocking_calls(capture, attribution)
     sync_stack = stacks.find(syncs["api"].to_numpy())
@@ -95,14 +114,16 @@ def find_waits(
         counts[index] = step_places.counts
         parts.append(place_pieces(both.assign(gpu=index), step_places))
     pieces = pd.concat(parts, ignore_index=True)
+    is_sampled = pieces["stack"] != NOT_SAMPLED
+    pieces["stack"] += np.where(is_sampled, pieces["state"] * len(capture.stacks), 0)  # a stack of its own
+    without, pieces["cause"] = pieces["cause"], find_causes(pieces, places)
+    causes = sum_causes(pieces.assign(gpu=np.array(every_gpu)[pieces["gpu"].to_numpy()]), without, places)
     num_steps = int(attribution.ranges["is_step"].sum()) if len(attribution.ranges) else 0
     counted = float(waited)
     if clean is not None and num_steps:
         pieces["ns"] *= clean.scale(pieces, counts, count_steps(attribution))
         counted = float(pieces["ns"].sum())
     pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
-    is_sampled = pieces["stack"] != NOT_SAMPLED
-    pieces["stack"] += np.where(is_sampled, pieces["state"] * len(capture.stacks), 0)  # a stack of its own
     lines = _sum_lines(pieces, places, counted, every_gpu)
     lines["cpu_ns"] = _measure_cpu(samples, attribution, places, lines)
     if (busy := _find_busy_line(capture.samples, set(samples.main.values()), places)) is not None:
@@ -116,6 +137,7 @@ def find_waits(
         "waiting_span_ns": span,
         "sampled_share": sampled / counted if counted else None,
         "num_sampled_steps": num_steps or None,
+        "own_python_ns": _measure_own(pieces, places),
     }
     sections = {
         "waits": lines,
@@ -125,7 +147,7 @@ def find_waits(
         "copy_lines": find_copy_lines(capture, attribution, stacks, places),
         "allocation_lines": find_allocation_lines(capture, attribution, stacks, places),
     }
-    return Waits(sections, facts, _measure_own(pieces, places))
+    return Waits(sections, facts, causes)
 
 
 # -------------------------------------------------------------------------------------------------------- the tables
@@ -154,9 +176,9 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
                 "wait_ns": round(total),
                 "cpu_ns": 0,
                 "share": total / waited if waited else None,
-                **{name: round(float(by_cause.get(cause, 0.0))) for cause, name in enumerate(CAUSES)},
+                **{name: round(float(by_cause.reindex(causes).sum())) for name, causes in COLUMNS.items()},
                 "below": _format_groups(groups, total),
-                "phase": PHASES[int(phases.idxmax())],
+                "phase": format_parts(phases.rename(lambda code: PHASES[int(code)]), "no phase"),
                 "module": str(modules.idxmax()) if len(modules) and modules.max() > total / 2 else "",
                 "gpu": _find_uneven_gpu(mine.groupby("gpu")["ns"].sum().reindex(every_gpu, fill_value=0.0)),
                 "do": _choose_advice(groups, by_cause, total),
@@ -192,7 +214,7 @@ def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFr
 
 
 def _measure_own(pieces: pd.DataFrame, places: Places) -> float:
-    late = pieces[(pieces["stack"] != NOT_SAMPLED) & (pieces["cause"] == LATE)]
+    late = pieces[(pieces["stack"] != NOT_SAMPLED) & pieces["cause"].isin((LATE, FOR_DATA))]
     own = late[np.array([places[number].below == OWN for number in late["stack"].tolist()], bool)]
     sums = own.groupby(["gpu", "row"])["ns"].sum()
     return float(sums[sums >= LEAST_OWN_NS].sum())
@@ -207,18 +229,14 @@ def _find_uneven_gpu(waiting: pd.Series) -> int:
 
 
 def _format_groups(groups: pd.Series, total: float) -> str:
-    kept = [(name, ns) for name, ns in groups.items() if ns >= LEAST_GROUP * total][:MOST_GROUPS]
+    kept = [(name, ns) for name, ns in groups.items() if ns >= LEAST_PART * total][:MOST_GROUPS]
     return "; ".join(f"{name} {100 * ns / total:.0f}%" for name, ns in kept)
-
-
-_DO_SYNC = "keep the value on the GPU, and read it every some steps"
-_DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with non_blocking=True"
 
 
 def _choose_advice(groups: pd.Series, by_cause: pd.Series, total: float) -> str:
     """Choose what to do about a line: about its synchronisations or copies if these cost most, or else about the parts
     of libraries that it waits in, with their shares. Own code takes what it calls along if it is moved."""
-    for cause, do in ((SYNC, _DO_SYNC), (COPY, _DO_COPY)):
+    for cause, do in ((SYNC, python_libraries.DO_SYNC), (COPY, python_libraries.DO_COPY)):
         if (ns := float(by_cause.get(cause, 0.0))) > total / 2:
             return _name_share(do, ns / total)
     if groups.index[0] == OWN:

@@ -6,11 +6,12 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default, find_value_name
-from profiler_job.jobs.contract.changes import CHANGES
+from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
@@ -71,9 +72,10 @@ def describe_settings(run: Mapping[str, Any]) -> str:
 
 def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
     """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
-    upper bound, first what fits the limit. Of changes that are one choice, such as TF32 and BF16, the later in CHANGES
-    counts if its interval is above the other's gain, or if it alone was measured. Sets of changes come only if no
-    single change helps. No card has less than LEAST_RATIO."""
+    upper bound, first what fits the limit, and of that what is about the line that holds the waiting. Of changes that
+    are one choice, such as TF32 and BF16, the later in CHANGES counts if its interval is above the other's gain, if it
+    alone was measured, or if it is about that line. Sets of changes come only if no single change helps. No card has
+    less than LEAST_RATIO."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
     cards = cards or [_describe_card(entry, step_ns) for entry in advised]
@@ -83,21 +85,31 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
         choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
         other = chosen.get(choice)
         is_known_better = other is not None and (other["kind"], card["kind"]) == (AT_MOST, MEASURED)
-        if other is None or is_known_better or card["low"] > other["ratio"]:
+        is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
+        if other is None or is_known_better or is_about_line or card["low"] > other["ratio"]:
             chosen[choice] = card
-    ranked = sorted(chosen.values(), key=lambda card: (card["kind"] == AT_MOST, not card["fits_limit"], -card["ratio"]))
+    ranked = sorted(
+        chosen.values(),
+        key=lambda card: (card["kind"] == AT_MOST, not card["fits_limit"], not card["holds"], -card["ratio"]),
+    )
     return ranked[:MOST_CARDS]
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
     """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), before_ns, ratio (None if none
-    is known), low, high and fits_limit. Where it was measured: after_ns, and apart as in `rank_changes`. Otherwise
-    ceiling_ns, which it could save at most."""
+    is known), low, high, fits_limit, where (the line of the script that it is about, or ""), whether that line holds
+    the waiting (holds), and what to do if no other change is for it (do). Where it was measured: after_ns, and apart as
+    in `rank_changes`. Otherwise ceiling_ns, which it could save at most."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
     now = entry["step_ns"] or step_ns
     card: dict[str, Any] = {"changes": names, "fits_limit": entry.get("fits_limit", False), "before_ns": now}
-    card |= {"actions": [module.ACTION for module in modules], "lines": [module.LINE for module in modules]}
+    card |= {"where": entry.get("where", ""), "holds": entry.get("line_share", 0.0) >= HELD}
+    card["do"] = entry["do"] if names == (SCRIPT_LINE,) else ""
+    card |= {
+        "actions": [module.ACTION for module in modules],
+        "lines": [module.LINE for module in modules if not card["do"]],
+    }
     if "measured_in" in entry:
         after_ns = now - entry["gain_ns"]
         card |= {"kind": MEASURED, "ratio": now / after_ns, "low": entry["low"], "high": entry["high"]}

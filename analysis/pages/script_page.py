@@ -12,7 +12,8 @@ from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.recorded_compiling import describe_compiling
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
+from profiler_job.analysis.insight.wait_causes import name_causes
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits, select_scalars
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -23,7 +24,7 @@ from profiler_job.analysis.pages.script_memory import build_memory_charts, build
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.messages import OVER_STEP
+from profiler_job.jobs.contract.messages import BATCHES, NEXT_BATCH, OVER_STEP
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
 
 OUTSIDE_PHASES = "other"
@@ -43,15 +44,17 @@ def answer(
     the GPU waited for. Times are per step, and kernel times sums over the ranks."""
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
-    of_first = figures[figures["rank"] == figures["rank"].min()]
-    scalars = dict(zip(of_first["figure"].astype(str), of_first["value"]))
+    scalars = select_scalars(figures)
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
+    if limit is not None:
+        limit = find_causes(limit, waits)
     communication, findings = sum_by_gpu(kernels, runs), run_limit.find(kernels, memops)
     causes = Causes(list_late_kernels(kernels, runs), waits, len(communication))
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
         "waits": describe_recorded_waits(waits, scalars, limit),
+        "worker_ns": scalars.get(f"{BATCHES}worker_ns"),
         "compiling": describe_compiling(compile_notes, scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
@@ -233,11 +236,14 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code"),
                 Column("wait_ns", "waits", "ms"),
                 Column("share", "of the waiting", "share", bar=True),
+                Column("cause", "for", "prose"),
                 Column("ceiling_ns", "could save up to", "ms", absent="n/a"),
                 Column("below", "in", "prose"),
                 Column("do", "what to do", "prose", absent="n/a"),
             ),
-            waits.drop(columns="run_id").sort_values("share", ascending=False, kind="stable"),
+            waits.drop(columns="run_id")
+            .assign(cause=name_causes(waits))
+            .sort_values("share", ascending=False, kind="stable"),
         ),
         *_call_tables(calls),
     ]
@@ -245,11 +251,14 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
 
 def _call_tables(calls: pd.DataFrame) -> list[Table]:
     """The calls that make the CPU wait, the other copies, and allocations."""
-    is_copy, is_cuda = (calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda"))
+    is_copy, is_cuda, is_batch = (
+        calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda", NEXT_BATCH)
+    )
     parts = (
-        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda]),
+        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda & ~is_batch]),
         ("copy_calls", "Other copies from and to the CPU's memory, in a step", calls[is_copy]),
         ("allocation_calls", "Allocations of GPU memory, in a step", calls[is_cuda]),
+        ("batch_calls", "Batches of a DataLoader, in a step", calls[is_batch]),
     )
     return [
         Table(
@@ -261,7 +270,7 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code", absent="n/a"),
                 Column("call", "call"),
                 Column("count", "calls", "number"),
-                Column("time_ns", "CPU in them, with samples", "ms", absent="n/a"),
+                Column("time_ns", f"CPU in them{', with samples' * (name != 'batch_calls')}", "ms", absent="n/a"),
             ),
             rows.drop(columns="run_id").assign(time_ns=rows["time_ns"].where(rows["time_ns"] >= 0)),
         )

@@ -17,7 +17,7 @@ from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.jobs.contract.integrity import DIGEST, read_facts
 from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import MANIFEST
-from profiler_job.jobs.contract.messages import COUNTED_CALLS, SAMPLED
+from profiler_job.jobs.contract.messages import COUNTED_CALLS, NEXT_BATCH, SAMPLED
 
 STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
@@ -79,7 +79,7 @@ def _drop_capture(name: str, table: pa.Table) -> pa.Table:
     if name == "steps":
         return table.filter(pc.not_equal(table["collector"].cast(pa.string()), "nsys"))
     if name == "sync_calls":
-        return table.filter(pc.is_in(table["call"].cast(pa.string()), pa.array(COUNTED_CALLS)))
+        return table.filter(pc.is_in(table["call"].cast(pa.string()), pa.array([*COUNTED_CALLS, NEXT_BATCH])))
     if name == "figures":
         return table.filter(pc.invert(pc.starts_with(table["figure"].cast(pa.string()), SAMPLED)))
     if name == "runs":

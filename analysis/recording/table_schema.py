@@ -324,7 +324,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("where", "category", "file and line of a script that the GPU waits for, below the script's folder"),
         Column("function", "category", "the function that it is in"),
         Column("below", "category", "parts of libraries that the line was in, and for how much of its time"),
-        _PHASE,
+        Column("phase", "category", "its phase, or several with their shares; with most of it in older recordings"),
         Column("do", "category", "what to do about it; empty where nothing is known"),
         Column("share", "float64", "part of the time in which the GPU waits in a step"),
         Column(
@@ -334,6 +334,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "with samples, which are slower, in older recordings",
         ),
         Column("late_launch_ns", "int64", "part in which the next operation was not launched yet"),
+        Column("data_ns", "int64", "of that, while data is made, loaded or copied; -1 if not known", True, -1),
+        Column("nothing_ns", "int64", "of that, while the script sleeps or saves; -1 if not known", True, -1),
         Column("sync_ns", "int64", "part that calls which wait for the GPU cost"),
         Column("copies_ns", "int64", "part in which the GPU only copies from or to the host"),
         Column("between_ns", "int64", "part in which the next operation was launched and had not started"),
@@ -350,10 +352,17 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "category",
             "synchronize | reads a value or copies, with what, and the copies that samples show there (both counted "
             "exactly) | waits for a copy | a copy from or to the host that the CPU does not wait for, with the kind of "
-            "its memory | a CUDA function that allocates or frees (these by samples, of all ranks)",
+            "its memory | a CUDA function that allocates or frees (these by samples, of all ranks) | __next__ of a "
+            "DataLoader, in steps without a profiler",
         ),
         Column("count", "float64", "calls in a step"),
-        Column("time_ns", "int64", "time of the CPU in them in a step with samples; -1 if not known", True, -1),
+        Column(
+            "time_ns",
+            "int64",
+            "time of the CPU in them in a step, of all but __next__ with samples; -1 if not known",
+            True,
+            -1,
+        ),
     ),
     "compile_notes": (
         _RUN_ID,

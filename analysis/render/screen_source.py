@@ -51,9 +51,9 @@ def _format_cost(numbers: Mapping[str, Any]) -> Markup:
 def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
     rows = [
         [
-            str(text.listing(card["actions"])),
+            f"{text.listing(card['actions'])}{': ' * bool(card['where'])}{text.inline(card['where'])}",
             f"{format_gain(card)} ({explain_gain(card)})",
-            ", ".join(f"`{line}`" for line in card["lines"]),
+            str(text.inline(card["do"])) if card["do"] else ", ".join(f"`{line}`" for line in card["lines"]),
         ]
         for card in cards
     ]

@@ -22,6 +22,7 @@ DROPPED = {
     "verdict": (
         _PARTS := (
             "data_ns",
+            "nothing_ns",
             "compute_ns",
             "unknown_idle_ns",
             "graphs_ns",
@@ -38,9 +39,13 @@ DROPPED = {
     ),
     "collectives": ("hidden_ns", "calls", "bytes"),
     "messages": ("hidden_ns", "kernel_ns"),
-    "advice": (*("reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence"),),
+    "advice": ("line_share", "reason_code", "fits_limit", "sure", "share", "ceiling_ns", "evidence", "where"),
     "findings": ("what", "of", "launching_ns"),
-    "waits": ("gpu", "module", "between_ns", "copies_ns", "sync_ns", "late_launch_ns", "do", "phase", "function"),
+    "waits": (
+        *("gpu", "module", "nothing_ns", "data_ns", "between_ns", "copies_ns", "sync_ns", "late_launch_ns"),
+        *("do", "phase", "function"),
+    ),
+    "script_waits": ("phase", "function"),
     "sync_lines": ("function", "wait_ns"),
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),

@@ -27,8 +27,6 @@ from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 FIELDS = {"model": "Model", "context": "Context", "batch": "Batch", "gpu": "GPU"}
 """The choices by their names in the address of the page, in the order of `home_cases.KEY`."""
 FOLDER = "report/cases"
-RUN_TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
-"""The tables that `run_page.answers` takes."""
 
 
 def find_opening_runs(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[str]:
@@ -93,7 +91,7 @@ def _describe_screens(
     screens = {}
     for number, run_ids in home_cases.iterate_chosen(cases):
         chosen = select_runs(recordings[number], sorted(run_ids))
-        tables = {name: getattr(chosen, name) for name in RUN_TABLES}
+        tables = {name: getattr(chosen, name) for name in run_page.TABLES}
         nothing = pd.DataFrame(columns=["run_id"])
         for run_id, answer in run_page.answers(**tables, checks=nothing, measured=gains):
             screens[number, run_id] = answer.facts["screen"]

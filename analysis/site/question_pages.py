@@ -10,22 +10,17 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages import (
-    run_page,
-    script_page,
-    telemetry,
-    token_costs,
-)
+from profiler_job.analysis.pages import telemetry, token_costs
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.pages.topics import ANATOMY, TOPICS
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.recording.run_table import read_whole
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import plain
 from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
-from profiler_job.analysis.site.home_page import RUN_TABLES, write_home
+from profiler_job.analysis.site.home_page import write_home
 from profiler_job.analysis.site.page_context import (
     RunPages,
     ask,
@@ -169,11 +164,7 @@ def write_script_page(
     tuned: Sequence[Mapping[str, str]] = (),
 ) -> Answer:
     """Write the first page of the report on a script, and return its answer."""
-    kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
-    noted = rec.waits, rec.sync_calls, rec.compile_notes
-    first = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, *noted)
-    tables = {name: getattr(rec, name) for name in RUN_TABLES}
-    [(_, of_run)] = run_page.answers(**tables, checks=pd.DataFrame(columns=["run_id"]))
+    first, of_run = answer_script(rec)
     screen = of_run.facts["screen"]
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
     triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())

@@ -67,10 +67,7 @@ def write_run_pages(
     traces: as `write_timelines` gives them. gains: what changes were measured to give, as in `prediction.measured`.
     price: of the GPUs of one run."""
     first = {}
-    tables = {
-        name: getattr(rec, name)
-        for name in ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
-    }
+    tables = {name: getattr(rec, name) for name in run_page.TABLES}
     for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
         mode = find_value_words("mode", str(run["mode"])) or run["mode"]

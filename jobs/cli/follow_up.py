@@ -24,7 +24,7 @@ from typing import Any
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.integrity import clear, find_folders, restore
-from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SAMPLES, SCRIPT, TRACE
+from profiler_job.jobs.contract.layout import CAPTURE, MANIFEST, SCRIPT, TRACE
 from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_folder
 from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.program import PROGRAM, find_shipped_data, find_site_sources
@@ -85,12 +85,17 @@ def write_answers(recording: Path, answers: Path, emit: Emit) -> None:
 
 
 def summarise_captures(folder: Path, emit: Emit) -> None:
-    """Print a summary of the captures in the results of a sweep or script, as `show` does. It needs no extra. Raises
+    """Print the tables of the captures in the results of a script, as `show` does. It needs no extra. Raises
     StepError."""
     captures = sorted(str(path) for name in (CAPTURE, TRACE) for path in folder.absolute().rglob(name))
-    _run_step("summary", ["profiler_job", "show", "--top", "5", *captures], emit)
-    if samples := sorted(map(str, folder.absolute().rglob(SAMPLES))):
-        _run_step("waits", ["profiler_job", "show", "--top", "5", "--section", "waits", *samples], emit)
+    sections = (option for name in ("phases", "families", "kernels") for option in ("--section", name))
+    _run_step("summary", ["profiler_job", "show", "--top", "5", *sections, *captures], emit)
+
+
+def print_findings(recording: Path, emit: Emit) -> None:
+    """Print what the page of a script has found, from its recording: what limits a step, what to change first, and the
+    lines that the GPU waits for. It needs no extra. Raises StepError."""
+    _run_step("findings", ["profiler_job.analysis.answers.script_findings", str(recording.absolute())], emit)
 
 
 def build_site(

@@ -8,7 +8,7 @@ import typer
 
 from profiler_job.jobs.cli.console import err, out
 from profiler_job.jobs.cli.event_summary import print_summary
-from profiler_job.jobs.cli.follow_up import build_site, summarise_captures
+from profiler_job.jobs.cli.follow_up import build_site, print_findings, summarise_captures
 from profiler_job.jobs.cli.measure_script import (
     LONGEST_NAME,
     EndOfStep,
@@ -107,13 +107,14 @@ def profile(
     for folder, noted in measured:
         if len(measured) > 1:
             out.print(f"{folder.name}:", markup=False)
-        for line in (describe_overhead(noted), *describe_script(noted), *describe_memory(noted)):
+        lines = describe_overhead(noted), *describe_script(noted), *describe_memory(noted), *describe_ranks(noted)
+        for line in lines:
             out.print(line, soft_wrap=True, markup=False)
-        if noted["world"] > noted["ranks"]:
-            out.print(describe_ranks(noted), soft_wrap=True)
         with make_recording(folder, results, emit) as (recording, good):
             recordings.append(recording)
             is_whole &= good
+            if not with_events:
+                print_findings(recording, emit)
             if with_site and folder is measured[-1][0]:
                 build_site(recordings, results / site, emit)
             elif not with_events and not with_site:
@@ -142,10 +143,12 @@ def describe_traces(traces: list[Path]) -> str:
     )
 
 
-def describe_ranks(noted: dict[str, Any]) -> str:
-    """Return one line on which ranks were measured here, if other machines have the others."""
+def describe_ranks(noted: dict[str, Any]) -> list[str]:
+    """Return a line on which ranks were measured here, if other machines have the others."""
+    if noted["world"] == noted["ranks"]:
+        return []
     first, size = noted["rank"], noted["ranks"]
     here = f"rank {first}" if size == 1 else f"ranks {first} to {first + size - 1}"
-    return (
+    return [
         f"{here} of {noted['world']} measured: the other machines have recordings of their own, and `merge` joins them"
-    )
+    ]

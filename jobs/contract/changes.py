@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from profiler_job.jobs.contract.errors import ProfilerError
-from profiler_job.jobs.contract.step_limit import COMPUTE, DATA, LAUNCHES, MEMORY, SYNCHRONISATION
+from profiler_job.jobs.contract.step_limit import COMPUTE, DATA, LAUNCHES, MEMORY, NOTHING, SYNCHRONISATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ STATIC_CACHE = "static_cache"
 LARGER_BATCH = "larger_batch"
 CHECKPOINTING = "checkpointing"
 KEEP_ACTIVATIONS = "keep_activations"
+SCRIPT_LINE = "script_line"
 
 CHANGES = {
     TF32: ChangeRecord(label="TF32", axis="precision", value="tf32", is_triable=True, relieves=(COMPUTE,)),
@@ -102,6 +103,7 @@ CHANGES = {
     LARGER_BATCH: ChangeRecord(label="larger batch", relieves=(LAUNCHES,)),
     CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
     KEEP_ACTIVATIONS: ChangeRecord(label="no checkpointing", is_triable=True, relieves=(COMPUTE, MEMORY, LAUNCHES)),
+    SCRIPT_LINE: ChangeRecord(label="line of the script", relieves=(LAUNCHES, SYNCHRONISATION, DATA, NOTHING)),
 }
 """By name, in the order in which a set of them is applied and named."""
 LABELS = {name: record.label for name, record in CHANGES.items()}

@@ -19,6 +19,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 GO = "go"
 BATCHES = "batches_"
 """Beginning of the names of scalars about the batches of a DataLoader in a step without a profiler."""
+NEXT_BATCH = "__next__ of a DataLoader"
+"""Call in the table `sync_calls`: a batch is taken."""
 SAMPLED = "python_samples_"
 """Beginning of the names of scalars about the steps in which Python was sampled."""
 COUNTED_CALLS = ("synchronize", "reads a value or copies")

@@ -81,6 +81,8 @@ RANK = f"{FOLLOWED}rank "
 """Prefix of the range that marks the rank of a process."""
 GARBAGE_RANGE = f"{FOLLOWED}garbage collection"
 """Beginning of the range in which Python collects garbage."""
+SLEEP_RANGE = f"{FOLLOWED}sleep"
+"""Range in which a script is in `time.sleep`, in steps with samples."""
 SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
 """Matches that name: the rank, and the number of all of them where it is said."""
 

@@ -24,16 +24,19 @@ PARTS = {
 }
 """The parts in the order of bars, and what happens in each."""
 COPYING = "copies from and to the CPU's memory"
-LAUNCHES, SYNCHRONISATION, DATA, GAPS, UNKNOWN = "launches", "synchronisation", "data", "gaps", "unknown"
+LAUNCHES, SYNCHRONISATION, DATA = "launches", "synchronisation", "data"
+NOTHING, GAPS, UNKNOWN = "nothing", "gaps", "unknown"
 CAUSES = {
     LAUNCHES: "launches",
     SYNCHRONISATION: "synchronisation",
     DATA: "data",
+    NOTHING: "nothing to do",
     GAPS: "gaps between kernels",
     UNKNOWN: "an unknown cause",
 }
-"""What the GPU waits for while the CPU limits it. Gaps: what is launched has not started yet; fewer kernels have fewer
-gaps, so that they belong to the launches."""
+"""What the GPU waits for while the CPU limits it, or why it has nothing to run. Data: the thread that launches next
+makes, loads or copies a batch. Nothing to do: it sleeps, saves, or waits for another program. Gaps: what is
+launched has not started yet; fewer kernels have fewer gaps, so that they belong to the launches."""
 LEAST_INTERVAL = 0.05
 """Part of a step by which its two largest parts must differ at least, since steps of fresh processes differ by it."""
 LEAST_CAUSE = 0.01
@@ -103,15 +106,17 @@ class StepLimit:
 def split_time(times: Mapping[str, float]) -> StepLimit:
     """Make the limit of the time of a GPU from first to last operation, by the columns of `insight.gpu_limit`, in ns;
     what is missing is 0."""
-    late, sync, data, between, unknown = (
-        float(times.get(f"{name}_ns", 0)) for name in ("late_launch", "sync", "data", "between", "unknown_idle")
+    late, sync, data, nothing, between, unknown = (
+        float(times.get(f"{name}_ns", 0))
+        for name in ("late_launch", "sync", "data", "nothing", "between", "unknown_idle")
     )
     kernels, compute, communication, copies, graphs = (
         float(times.get(f"{name}_ns", 0)) for name in ("kernels", "compute", "communication", "copies", "graphs")
     )
-    causes = {LAUNCHES: late - data, SYNCHRONISATION: sync, DATA: data, GAPS: between, UNKNOWN: unknown}
+    causes = {LAUNCHES: late - data - nothing, SYNCHRONISATION: sync, DATA: data, NOTHING: nothing, GAPS: between}
     parts = {COMPUTE: compute, MEMORY: kernels - compute + copies, COMMUNICATION: communication, GPU: graphs}
     host_copies_ns = float(times.get("host_copies_ns", 0))
+    causes[UNKNOWN] = unknown
     return StepLimit(parts | {CPU: sum(causes.values())}, causes, host_copies_ns=host_copies_ns)
 
 
@@ -129,17 +134,19 @@ def describe_limit(limit: StepLimit) -> str:
     shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
     line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
-        return f"{line}: the GPU waits {_describe_cause(limit)}"
+        return f"{line}: the GPU {_describe_cause(limit)}"
     if limit.is_host_copies:
         return f"{line}: {COPYING} take {format_time(limit.host_copies_ns)}"
     return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line
 
 
 def _describe_cause(limit: StepLimit) -> str:
-    """`for launches`; in the gaps, if these take longer than the launches that are late."""
+    """`waits for launches`; in the gaps, if these take longer than the launches that are late."""
+    if limit.cause == NOTHING:
+        return f"has {CAUSES[NOTHING]}"
     if limit.cause == LAUNCHES and limit.causes.get(GAPS, 0.0) > limit.causes.get(LAUNCHES, 0.0):
-        return f"in {CAUSES[GAPS]}"
-    return f"for {CAUSES.get(limit.cause, 'the CPU')}"
+        return f"waits in {CAUSES[GAPS]}"
+    return f"waits for {CAUSES.get(limit.cause, 'the CPU')}"
 
 
 def describe_parts(limit: StepLimit) -> str:

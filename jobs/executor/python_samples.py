@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from profiler_job.jobs.contract.messages import NEXT_BATCH
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.source_paths import shorten_library
 from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
@@ -139,6 +140,23 @@ def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[st
         }
         for noted in ranks
         for call in noted.get("syncs", ())
+    ]
+
+
+def list_batches(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """List the lines of each rank that take batches of a DataLoader, in steps without a profiler: like `list_syncs`,
+    with time_ns (of a step)."""
+    return [
+        {
+            "rank": noted["rank"],
+            "where": f"{shorten_path(line['file'], folder)}:{line['line']}",
+            "function": line["function"],
+            "call": NEXT_BATCH,
+            "count": line["count"],
+            "time_ns": round(line["ns"]),
+        }
+        for noted in ranks
+        for line in noted.get("batch_lines", ())
     ]
 
 

@@ -63,6 +63,7 @@ from profiler_job.jobs.executor.python_samples import (
     SAMPLED,
     explain_no_samples,
     keep_samples,
+    list_batches,
     list_syncs,
     measure_waiting_share,
     runs_other_threads,
@@ -201,7 +202,9 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         num_captured = export_capture(run, ranks)
         keep_report(run / REPORT, results / RAW / script.name)
         noted["samples"] = measure_samples(script, run, noted)
-        write_json(run / HOST_WAITS, {"syncs": list_syncs(ranks, find_folder(script)), "samples": noted["samples"]})
+        folder = find_folder(script)
+        calls = {"syncs": list_syncs(ranks, folder), "batches": list_batches(ranks, folder)}
+        write_json(run / HOST_WAITS, calls | {"samples": noted["samples"]})
     elif script.trace:
         num_captured = keep_traces(draft / FOLLOWED, run, ranks)
     else:

@@ -12,9 +12,7 @@ import dis
 import gc
 import linecache
 import os
-import re
 import sys
-import sysconfig
 import threading
 import time
 import warnings
@@ -22,20 +20,16 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from .batch_times import Batches
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
+from .script_frames import HERE, find_own_frame
 
-HERE = os.path.dirname(__file__)
-LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}, "<")
-PACKAGES = ("/site-packages/", "/dist-packages/")
-GENERATED = re.compile(r"(?:^|[/\\])c[a-z2-7]{50,}\.py$")
-"""A file that Inductor wrote."""
 READS = "reads a value or copies"
 """What PyTorch warns of; after it how the script does it, see `name_read`."""
 READ_BY = {
@@ -45,8 +39,8 @@ READ_BY = {
 """Functions and methods that are named."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""
-GARBAGE = "modules:garbage collection"
-"""Beginning of the name of a range in which garbage is collected."""
+GARBAGE, SLEEP = "modules:garbage collection", "modules:sleep"
+"""Beginning of the name of a range in which garbage is collected, and name of one in which a script sleeps."""
 
 
 class HostWaits:
@@ -55,6 +49,7 @@ class HostWaits:
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan = plan
         self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
+        self.sleeps = SleepRanges(ranges.push, ranges.pop)
         self.batches = Batches()
         self.threads = OtherThreads()
 
@@ -62,47 +57,25 @@ class HostWaits:
         """Note what belongs to a stage, and no more what belonged to the one before."""
         self.syncs.end()
         self.garbage.end()
+        self.sleeps.end()
         self.batches.is_on = stage is Stage.TIMED
+        self.batches.workers.switch(stage is Stage.TIMED)
         self.threads.end()
         if stage is Stage.TIMED:
             self.threads.begin()
         if stage is Stage.CAPTURED and self.plan.samples:
             self.garbage.begin()
+            self.sleeps.begin()
         elif stage is Stage.FOLLOWED:
             self.syncs.begin()
 
     def list_facts(self) -> dict[str, Any]:
         """Return the calls that wait for the GPU, what the DataLoader takes, and the CPU time of other threads of
         Python, in a step."""
-        batches = self.batches.describe(max(self.plan.steps, 1))
+        num_steps = max(self.plan.steps, 1)
+        batches = {"batches": self.batches.describe(num_steps), "batch_lines": self.batches.list_lines(num_steps)}
         syncs = self.syncs.list_calls(max(self.plan.followed, 1))
-        return {"syncs": syncs, "batches": batches, "other_threads_ns": self.threads.ns / max(self.plan.steps, 1)}
-
-
-class Batches:
-    """How long the script waits for batches of a DataLoader in the timed steps, which no profiler makes slower."""
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self.num, self.ns, self.num_workers, self.is_pinned = 0, 0, 0, False
-
-    def fetch(self, called: Callable[..., Any], iterator: Any, *args: Any, **options: Any) -> Any:
-        if not self.is_on:
-            return called(iterator, *args, **options)
-        began = perf_counter_ns()
-        try:
-            return called(iterator, *args, **options)
-        finally:
-            self.num, self.ns = self.num + 1, self.ns + perf_counter_ns() - began
-            self.num_workers = int(getattr(iterator, "_num_workers", 0))
-            self.is_pinned = bool(getattr(iterator, "_pin_memory", False))
-
-    def describe(self, num_steps: int) -> dict[str, Any] | None:
-        """Return how many batches a step takes, and their time; None without a DataLoader."""
-        if not self.num:
-            return None
-        per_step = {"num": self.num / num_steps, "ns": self.ns / num_steps}
-        return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned}
+        return {"syncs": syncs, **batches, "other_threads_ns": self.threads.ns / num_steps}
 
 
 class OtherThreads:
@@ -230,18 +203,6 @@ def name_read(code: CodeType, offset: int) -> str:
     return f"{READS} with indexing" if is_index else READS
 
 
-def find_own_frame(frame: FrameType | None) -> FrameType | None:
-    """Find the innermost frame of the script's own files; None if there is none."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
-        is_library = is_library or GENERATED.search(file) is not None
-        if not is_library and not file.startswith(HERE):
-            return frame
-        frame = frame.f_back
-    return None
-
-
 class GarbageRanges:
     """A range around each collection of garbage between `begin` and `end`. push, pop: open and close a range."""
 
@@ -266,3 +227,32 @@ class GarbageRanges:
         elif self.is_open:
             self.is_open = False
             self.pop()
+
+
+class SleepRanges:
+    """A range around each `time.sleep` between `begin` and `end`. push, pop: open and close a range."""
+
+    def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
+        self.push, self.pop = push, pop
+        self.undo: Callable[[], Any] | None = None
+        self.process = os.getpid()
+
+    def begin(self) -> None:
+        called = time.sleep
+
+        def sleep(seconds: Any) -> None:
+            if self.process != os.getpid():
+                return called(seconds)
+            self.push(SLEEP)
+            try:
+                return called(seconds)
+            finally:
+                self.pop()
+
+        time.sleep = sleep
+        self.undo = lambda: setattr(time, "sleep", called)
+
+    def end(self) -> None:
+        if self.undo is not None:
+            self.undo()
+            self.undo = None

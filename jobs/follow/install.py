@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer
 from torch.utils.data import dataloader
+from torch.utils.data._utils import fetch
 
 from .compiled_backward import is_backward_graph
 from .event_ranges import EventRanges
@@ -91,6 +92,8 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
     wrap(nn.Module, "zero_grad", build_phase_wrapper("zero_grad"))
     wrap(dataloader._BaseDataLoaderIter, "__next__", follower.waits.batches.fetch)
     wrap(dataloader._BaseDataLoaderIter, "__next__", build_phase_wrapper("data"))
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        wrap(fetcher, "fetch", follower.waits.batches.workers.fetch)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))
         setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))

@@ -19,6 +19,7 @@ _SCHEMA = {
     "CUPTI_ACTIVITY_KIND_MEMSET": (*_OPERATION, "bytes", "graphNodeId"),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (*_OPERATION, "syncType"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId"),
+    "OSRT_API": ("start", "end", "globalTid", "nameId"),
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "textId", "domainId"),
     "StringIds": ("id", "value"),
     "TARGET_INFO_GPU": ("id", "name", "totalMemory", "memoryBandwidth", "clockRate", "smCount"),
@@ -142,6 +143,11 @@ class Export:
     def domain(self, number, name, *, process=1):
         """An NVTX domain."""
         self.push(name, 0, None, process=process, domain=number, kind=DOMAIN_CREATE)
+
+    def os_call(self, name, start, end, *, process=1, thread=1):
+        """A call of the operating system."""
+        row = {"start": start, "end": end, "globalTid": global_tid(process, thread), "nameId": self.string(name)}
+        self.rows["OSRT_API"].append(row)
 
     def sample(self, at, *frames, process=1, thread=1):
         """A Python stack of a thread; frames: (function, file, line), innermost first."""

@@ -223,6 +223,7 @@ NOT_GIVEN = {
     "larger_batch": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
     "checkpointing": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
     "keep_activations": {"any capture": (capture_of(GEMM), "")},
+    "script_line": {"no samples": (with_phases("data", "forward", GEMM), "")},
 }
 
 
@@ -262,7 +263,7 @@ def test_workers_are_advised_only_to_a_script_that_has_a_data_loader(frames, sai
 
 def test_every_change_has_both():
     advised = [name for name in CHANGES if is_advised(name)]
-    assert [*GIVEN, "larger_batch", "checkpointing", "keep_activations"] == [*NOT_GIVEN] == advised
+    assert [*GIVEN, "larger_batch", "checkpointing", "keep_activations", "script_line"] == [*NOT_GIVEN] == advised
 
 
 def test_a_change_that_is_never_advised_can_be_measured():

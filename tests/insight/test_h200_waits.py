@@ -9,18 +9,21 @@ import json
 import shutil
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.analysis.insight.recorded_waits import read_waits
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, measure_waiting, scale_waits
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
+from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
-from profiler_job.jobs.contract.step_limit import StepLimit, describe_limit
+from profiler_job.jobs.contract.changes import COPIES, FUSED_ADAMW, LOADER_WORKERS, SCRIPT_LINE, SYNCHRONISATIONS
+from profiler_job.jobs.contract.step_limit import DATA, LAUNCHES, SYNCHRONISATION, StepLimit, describe_limit
 from tests.packed import unpack_all
 
 pytestmark = pytest.mark.long
@@ -31,13 +34,14 @@ LEAST_SHARE, LOOSEST = 0.8, 1.4
 
 
 class Measured(NamedTuple):
-    """rows: the scaled lines; limit: of the step; step_ms: the unprofiled step; scalars: of the recording; calls:
-    number of each in a step by line."""
+    """rows: the scaled lines; limit: of the step; step_ms: the unprofiled step; scalars: of the recording; ranked: what
+    to change first; calls: number of each in a step by line."""
 
     rows: pd.DataFrame
     limit: StepLimit
     step_ms: float
     scalars: dict[str, float]
+    ranked: list[dict[str, Any]]
     calls: dict[tuple[str, str], float]
 
 
@@ -53,12 +57,14 @@ def measure(tmp_path_factory):
             ingest(folder / "results", folder / "recording", emit=lambda _: None, more_tables=[read_waits])
             recording = store.load(folder / "recording")
             limit = find_limits(recording.steps, recording.kernels, recording.memops)[name]
+            limit = find_causes(limit, recording.waits)
             timings = json.loads((folder / "results" / name / "timings.json").read_text())
             step = median(row["wall_ns"] for row in timings["steps"] if row["phase"] == "step") / MS
             scalars = dict(zip(recording.figures["figure"].astype(str), recording.figures["value"]))
             rows = scale_waits(recording.waits, scalars, limit).astype({"where": str, "function": str, "do": str})
             calls = recording.sync_calls.astype({"where": str, "call": str}).groupby(["where", "call"])["count"].sum()
-            known[name] = Measured(rows.reset_index(drop=True), limit, step, scalars, calls.to_dict())
+            ranked = answer_script(recording).of_run.facts["first"]
+            known[name] = Measured(rows.reset_index(drop=True), limit, step, scalars, ranked, calls.to_dict())
         return known[name]
 
     return read
@@ -84,6 +90,45 @@ def test_the_planted_line_is_first_with_four_fifths_of_its_wait(name, line, with
     assert first["where"] == line and do in first["do"]
     assert LEAST_SHARE * planted_ms <= first["wait_ns"] / MS <= 1.1 * planted_ms
     assert planted_ms <= first["ceiling_ns"] / MS <= LOOSEST * planted_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "line"),
+    [
+        ("adamw", FUSED_ADAMW, "p_adamw.py:26 step"),
+        ("copy", COPIES, "p_copy.py:23 step"),
+        ("gc", SCRIPT_LINE, "p_gc.py:27 step"),
+        ("item", SYNCHRONISATIONS, "p_item.py:32 step"),
+        ("loader", LOADER_WORKERS, "p_loader.py:28 __getitem__"),
+        ("log", SCRIPT_LINE, "p_log.py:29 step"),
+        ("model", SCRIPT_LINE, "p_model.py:15 <genexpr>"),
+        ("tokenizer", SCRIPT_LINE, "p_tokenizer.py:24 tokenize"),
+    ],
+)
+def test_the_first_advice_names_the_planted_line_once_with_its_bound(name, change, line, measure):
+    """It was CUDA graphs in five of them, for 60% to 83% of the time, and torch.compile in three."""
+    measured = measure(name)
+    first, *others = (entry for entry in measured.ranked if not entry["reason"])
+    assert (first["changes"], first["where"]) == ((change,), line)
+    assert first["ceiling_ns"] >= measured.rows.iloc[0]["ceiling_ns"] - 1
+    assert line not in {entry["where"] for entry in others}
+    waits_for_sync = {"copy", "log"}  # the line copies or prints, and synchronises for that
+    assert name not in waits_for_sync or (SYNCHRONISATIONS,) not in {entry["changes"] for entry in others}
+    assert choose_cards(measured.ranked, measured.limit.step_ns)[0]["where"] == line
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        *(("adamw", LAUNCHES), ("model", LAUNCHES), ("gc", LAUNCHES), ("log", LAUNCHES)),
+        *(("loader", DATA), ("tokenizer", DATA), ("item", SYNCHRONISATION)),
+    ],
+)
+def test_what_was_planted_is_the_cause_of_the_waiting(name, cause, measure):
+    """Of all of them it was launches, as the first operation after a batch is no copy."""
+    limit = measure(name).limit
+    assert limit.cause == cause and limit.causes[cause] > 0.65 * limit.parts["CPU"]
+    assert sum(limit.causes.values()) == pytest.approx(limit.parts["CPU"])
 
 
 def test_copies_that_nothing_hides_are_waiting_and_the_sentence_shows_how_much(measure):

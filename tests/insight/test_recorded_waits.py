@@ -9,15 +9,19 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.insight.recorded_waits import READS, list_calls, read_waits
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, scale_waits
+from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.messages import NEXT_BATCH
+from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
 from tests.insight.test_one_meaning import read_words
@@ -82,7 +86,8 @@ def results(tmp_path):
     steps = [{"step": step, "phase": "step", "wall_ns": 10 * MS} for step in range(2)]
     (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
     call = {"rank": 0, "where": "train.py:16", "function": "main", "call": "synchronize", "count": 1.0}
-    (run / "host_waits.json").write_text(json.dumps({"syncs": [call], "samples": {}}))
+    batch = {"rank": 0, "where": "train.py:12", "function": "main", "call": NEXT_BATCH, "count": 1.0, "time_ns": 3 * MS}
+    (run / "host_waits.json").write_text(json.dumps({"syncs": [call], "batches": [batch], "samples": {}}))
     write_record(run)
     return run.parent
 
@@ -102,6 +107,7 @@ def test_the_lines_are_tables_of_the_recording(recording):
         ["train.py:16", "synchronize", 1.0, -1],
         ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, MS / 2],
         ["train.py:8", "cudaFree", 0.5, MS / 2],
+        ["train.py:12", NEXT_BATCH, 1.0, 3 * MS],
     ]
 
 
@@ -153,7 +159,10 @@ def test_without_captures_nothing_of_the_steps_with_samples_is_published(results
     options = {"with_captures": False, "more_tables": [read_waits]}
     folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
     kept = store.load(folder)
-    assert kept.sync_calls[["where", "call"]].values.tolist() == [["train.py:16", "synchronize"]]
+    assert kept.sync_calls[["where", "call"]].values.tolist() == [
+        ["train.py:16", "synchronize"],
+        ["train.py:12", NEXT_BATCH],
+    ]
     assert not kept.figures["figure"].astype(str).str.startswith("python_samples_").any()
     assert not len(kept.waits)
 
@@ -227,6 +236,13 @@ def test_copies_that_nothing_hides_count_as_waiting_of_a_step():
     assert scale_waits(rows, {}, StepLimit({CPU: 2.0 * MS, "memory": 7.0 * MS}))["wait_ns"].tolist() == [8 * MS]
 
 
+def test_older_recordings_keep_the_causes_of_their_captured_steps(recording):
+    limit = find_limits(recording.steps, recording.kernels, recording.memops)[RUN]
+    assert find_causes(limit, recording.waits.assign(data_ns=-1, nothing_ns=-1)) == limit
+    data = recording.waits.assign(data_ns=recording.waits["late_launch_ns"], share=0.25)  # half of it in no line
+    assert find_causes(limit, data).causes["data"] == pytest.approx(limit.parts[CPU] / 2, rel=0.02)
+
+
 def test_the_page_of_the_script_names_them(recording, tmp_path):
     one = recording
     labels = {key: family.label for key, family in FAMILIES.items()}
@@ -234,15 +250,40 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     page = read_words(read_page(tmp_path / "index.md"))
     assert "Lines that make the GPU wait" in page and "train.py:8" in page and "train.py:16" in page
     assert not [line for line in answer.facts["waits"] if line not in page]
+    next_steps = page.partition("do this next")[2].partition("Compile the model")[0]
+    assert "Change a line of the script: train.py:8 tokenize" in next_steps and "move it out of the step" in next_steps
     assert "The line that the GPU waits for most is `train.py:8`" in page
     tables = {
         title: page.split(title)[1].split("in a step")[1]
-        for title in ("Calls that make the CPU wait", "Other copies from and to the CPU", "Allocations of GPU memory")
+        for title in (
+            *("Calls that make the CPU wait", "Other copies from and to the CPU"),
+            *("Allocations of GPU memory", "Batches of a DataLoader"),
+        )
     }
-    waits, copies, allocations = tables.values()
+    waits, copies, allocations, batches = tables.values()
+    assert "train.py:12" in batches and "3.00" in batches and "not sampled" in batches
+    assert "train.py:12" not in waits
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_profile_prints_the_scaled_times_of_its_page(recording, width):
+    """It printed sums over the steps with samples, which take 14 ms instead of 10."""
+    answers = answer_script(recording)
+    printed = format_findings(answers, width)
+    assert max(map(len, printed.splitlines())) <= width
+    words = " ".join(printed.split())
+    rows = answers.of_script.tables["waits"].rows
+    assert rows["wait_ns"].sum() == pytest.approx(7 * MS, rel=0.02)
+    for row in rows.itertuples():
+        cells = (f"{row.where} {row.function}", format_time(row.wait_ns), format_time(row.ceiling_ns))
+        assert any(all(cell in " ".join(line.split()) for cell in cells) for line in printed.splitlines())
+    assert not [line for line in answers.of_script.facts["waits"] if line not in words]
+    first = next(entry for entry in answers.of_run.facts["first"] if not entry["reason"])
+    assert first["where"] == "train.py:8 tokenize"
+    assert words.partition("What to change first 1. ")[2].startswith("line of the script (train.py:8 tokenize)")
 
 
 @pytest.mark.parametrize("options", [(), ("--private",)])

@@ -1,23 +1,28 @@
 """Samples of a script's Python: a second start under the fake nsys, and what is noted inside a script."""
 
 import json
+import os
 import sqlite3
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.pages.script_answers import answer_script
+from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import python_libraries
 from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
 from profiler_job.jobs.contract.messages import COUNTED_CALLS
 from profiler_job.jobs.executor import python_samples, script
-from profiler_job.jobs.follow import host_waits
+from profiler_job.jobs.follow import batch_times, host_waits, script_frames
 from tests.capture.nsys_files import Export
-from tests.jobs.profiled_scripts import TRAIN
+from tests.jobs.profiled_scripts import TRAIN, ended
 
 LONG_TRAIN = TRAIN.replace("WORKERS", "0")
 
@@ -51,6 +56,16 @@ def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured
     assert "jsonText" not in str(read(run / "profile.sqlite").samples) and not len(read(run / "profile.sqlite").samples)
     record = json.loads((run / "run.json").read_text())
     assert {"samples.sqlite", "host_waits.json"} <= set(record["files"])
+
+
+@pytest.mark.long
+def test_profile_prints_what_its_page_has_found(profile, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
+    printed, code = ended(profile(LONG_TRAIN, "--skip", "3", "--steps", "3"))
+    assert code == 0, printed
+    answers = answer_script(store.load(tmp_path / "results" / "recordings" / "train"))
+    assert format_findings(answers, 120) in printed
+    assert "train.py:9" in printed.partition("Lines that the GPU waits for, in a step without a profiler")[2]
 
 
 @pytest.mark.long
@@ -278,10 +293,10 @@ def test_what_a_script_reads_a_value_with_is_named(tmp_path):
 
 
 def test_a_file_that_inductor_wrote_is_not_the_script():
-    names = {"find": lambda: host_waits.find_own_frame(sys._getframe(1))}
+    names = {"find": lambda: script_frames.find_own_frame(sys._getframe(1))}
     exec(compile("def call(): return find()", f"/cache/7z/c7z46zo4vtixzq2oy{'a' * 35}.py", "exec"), names)
     assert names["call"]().f_code.co_filename == __file__
-    assert host_waits.GENERATED.pattern == python_libraries.GENERATED, "what reads samples has the same files"
+    assert script_frames.GENERATED.pattern == python_libraries.GENERATED, "what reads samples has the same files"
 
 
 def test_a_script_that_notes_such_calls_itself_is_left_alone(monkeypatch):
@@ -314,8 +329,27 @@ def test_the_time_of_batches_is_measured_in_steps_without_a_profiler(followed, w
     batches = noted["batches"]
     assert (batches["num"], batches["num_workers"], batches["is_pinned"]) == (1.0, int(workers), False)
     assert batches["ns"] < sum(step["host_ns"] for step in noted["steps"]) / 3
+    (line,) = noted["batch_lines"]
+    assert source.splitlines()[line["line"] - 1].startswith("for ") and line["file"].endswith("train.py")
+    assert (line["count"], line["ns"]) == (1.0, batches["ns"])
     if workers == "0":
-        assert batches["ns"] >= 20_000_000
+        assert batches["ns"] >= 20_000_000 and batches["worker_ns"] == 0
+    else:
+        assert batches["worker_ns"] >= 20_000_000
+
+
+def test_workers_add_up_their_times_in_memory_of_the_script(monkeypatch):
+    times = batch_times.WorkerTimes()
+    assert times.fetch(lambda index: index, 3) == 3 and times.measure_batch() == 0, "not in a worker"
+    monkeypatch.setattr(batch_times, "get_worker_info", lambda: SimpleNamespace(id=0))
+    for is_on in (False, True, True, False):
+        times.switch(is_on)
+        worker = os.fork()
+        if not worker:
+            times.fetch(time.sleep, 0.05)
+            os._exit(0)
+        os.waitpid(worker, 0)
+    assert sum(times.shared[1::2]) == 2 and 50_000_000 <= times.measure_batch() < 500_000_000
 
 
 def test_batches_are_described_if_they_cost_a_hundredth():

@@ -1,0 +1,105 @@
+"""The advice of the line that the GPU waits for most is the first in the ranked list, once for each cause."""
+
+import pandas as pd
+import pytest
+
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes.waiting_lines import find_lines
+from profiler_job.analysis.insight.advice_lines import format_run_advice
+from profiler_job.analysis.insight.first_advice import format_first_advice
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.reference.python_libraries import CHANGES_BY_DO, DO, OWN, PARTS
+from profiler_job.jobs.contract.changes import CHANGES, CUDA_GRAPHS, FUSED_ADAMW, LABELS, LOADER_WORKERS, SCRIPT_LINE
+from tests.capture.nsys_files import Export
+from tests.insight.test_waits import ADAM, ENGINE, MS, STEP, TOKENIZE, make_item_export, take_samples
+
+FETCH = ("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 50)
+
+
+def advise(export: Export, folder) -> tuple[pd.DataFrame, list[str]]:
+    """What is advised of a capture, and the lines of its first screen."""
+    summary = summarise(read(export.sqlite(folder / "x.sqlite")))
+    table = summary.sections["advice"]
+    return table[table["reason"] == ""], format_first_advice(summary)
+
+
+def make_late_export(*frames) -> Export:
+    """Kernels of 1 ms, before each of which the thread that launches is in `frames` for 5 ms."""
+    export = Export()
+    for at in range(0, 60, 6):
+        export.launch(at * MS, start=at * MS + 1000, end=(at + 1) * MS)
+    take_samples(export, 0, 60, *frames, STEP)
+    return export
+
+
+@pytest.mark.parametrize(
+    ("frames", "change", "do", "where"),
+    [
+        ((TOKENIZE,), SCRIPT_LINE, DO[OWN], "train.py:8 tokenize"),
+        ((("__getitem__", "data.py", 4), FETCH), LOADER_WORKERS, "num_workers=4", "data.py:4 __getitem__"),
+        ((ENGINE,), CUDA_GRAPHS, "make_graphed_callables", "train.py:15 train_step"),
+        (ADAM, FUSED_ADAMW, "fused=True", "train.py:15 train_step"),
+    ],
+    ids=["own code", "data set", "launches", "optimizer"],
+)
+def test_the_line_is_named_first_with_what_to_do_and_once(frames, change, do, where, tmp_path):
+    table, lines = advise(make_late_export(*frames), tmp_path)
+    first = table.iloc[0]
+    assert (first["change"], first["where"]) == (change, where) and do in first["do"]
+    assert first["line_share"] > 0.9 and first["fits_limit"]
+    assert 44 * MS < first["time_ns"] <= first["ceiling_ns"] <= 60 * MS
+    assert lines[0].startswith(f"1. {LABELS[change]} ({where}), could save up to ")
+    assert (table["where"] != "").sum() == 1
+    assert {LOADER_WORKERS, SCRIPT_LINE}.intersection(table["change"]) <= {change}
+
+
+def test_a_synchronisation_is_advised_once_with_its_line(tmp_path):
+    table, _ = advise(make_item_export(with_sync=True), tmp_path)
+    rows = table[table["where"] == "train.py:21 train"]
+    assert rows["change"].tolist() == ["synchronisations"] and table["change"].is_unique
+
+
+def make_rows(**columns) -> pd.DataFrame:
+    known = {"where": "a.py:1", "function": "f", "below": "own code 100%", "sync_ns": 0, "do": DO[OWN]}
+    return pd.DataFrame([{**known, "share": 0.6, "wait_ns": 6 * MS, "ceiling_ns": 7 * MS} | columns])
+
+
+def test_a_line_without_advice_or_with_little_of_the_waiting_has_none():
+    assert [line.where for line in find_lines(make_rows())] == ["a.py:1 f"]
+    assert not find_lines(make_rows(do="")) and not find_lines(make_rows(share=0.04))
+    assert not find_lines(make_rows(ceiling_ns=float("nan")))
+
+
+def test_an_advice_for_a_part_of_a_line_has_its_part_of_the_bound():
+    """A line of the backward pass and the optimizer: a fused optimizer would have saved both."""
+    backward, fused = "torch.compile or CUDA graphs launch less in backward", "give the optimizer fused=True"
+    rows = make_rows(do=f"{fused}, or foreach=True (49% of it); {backward} (48% of it)")
+    first, second = find_lines(rows)
+    assert (first.changes, second.changes[0]) == ((FUSED_ADAMW,), CUDA_GRAPHS)
+    assert first.where == second.where == "a.py:1 f" and first.share == second.share == 0.6
+    assert [line.wait_ns / MS for line in (first, second)] == pytest.approx([0.49 * 6, 0.48 * 6])
+    assert [line.ceiling_ns / MS for line in (first, second)] == pytest.approx([0.49 * 7, 0.48 * 7])
+    (line,) = find_lines(make_rows(do=f"call gc.freeze() (74% of it); {DO[OWN]} (25% of it)"))
+    assert (line.ceiling_ns, line.changes) == (7 * MS, ()) and line.do.startswith("call gc.freeze() (74% of it); ")
+
+
+def test_what_a_line_does_about_a_cause_is_a_change_that_exists():
+    assert {name for names in CHANGES_BY_DO.values() for name in names} <= set(CHANGES)
+    assert {part.do for part in PARTS if part.changes} <= set(CHANGES_BY_DO)
+
+
+def bound(name, ceiling, **more):
+    entry = {"changes": (name,), "do": "do it", "reason": "", "step_ns": None, "gain_ns": None, "sure": "low"}
+    return entry | {"ceiling_ns": ceiling, "fits_limit": True} | more
+
+
+def test_the_card_of_the_line_comes_before_a_larger_bound():
+    line = bound(SCRIPT_LINE, 40, where="a.py:1 f", line_share=0.9)
+    first, second = choose_cards([bound("compile", 60), line], 100.0)
+    assert (first["where"], first["do"], first["lines"]) == ("a.py:1 f", "do it", [])
+    assert second["lines"] == [load_change("compile").LINE] and not second["where"]
+    graphs = bound(CUDA_GRAPHS, 60, where="a.py:1 f", line_share=0.9)
+    assert [card["changes"] for card in choose_cards([bound("compile", 60), graphs], 100.0)] == [(CUDA_GRAPHS,)]
+    assert format_run_advice([line])[0].startswith("line of the script (a.py:1 f): could save up to 40")
