@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide, format_fused
 from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
@@ -34,10 +35,11 @@ _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", 
 
 class Launch(NamedTuple):
     """kernel: its name, or the function's. modules: paths below the compiled module, the largest part first; "" is the
-    compiled module itself."""
+    compiled module itself. shares: percents of the bytes that it writes, of each; () if they are not known."""
 
     kernel: str
     modules: tuple[str, ...]
+    shares: tuple[int, ...] = ()
 
     @property
     def is_generated(self) -> bool:
@@ -83,8 +85,10 @@ def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
 
 
 def _parse_launch(name: str) -> Launch:
-    kernel, *shares = name.split("|")
-    return Launch(kernel, tuple(share.rpartition("=")[0] for share in shares))
+    kernel, *named = name.split("|")
+    parts = [part.rpartition("=") for part in named]
+    is_known = all(percent.isdecimal() for *_, percent in parts)
+    return Launch(kernel, tuple(part[0] for part in parts), tuple(int(part[2]) for part in parts if is_known))
 
 
 Fit = tuple[Graph, list[Launch]]
@@ -148,7 +152,7 @@ def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -
         for number in some:
             graph, launches = fitting[number]
             root = graph.root if times[number] == 1 else _LISTED.sub(".*", graph.root)
-            each.append([_join_module(base, root, launch.modules) for launch in launches])
+            each.append([_join_module(base, root, launch) for launch in launches])
         named.append([_find_common(paths, region) for paths in zip(*each)])
     return named
 
@@ -167,7 +171,7 @@ def _number_graphs(fits: Sequence[Sequence[Fit]], graphs: Sequence[Graph], regio
     for place, graph in enumerate(graphs):
         numbers[id(graph)] = place
         if id(graph) in several:
-            named = [_join_module(region, graph.root, launch.modules) for launch in graph.launches]
+            named = [_join_module(region, graph.root, launch) for launch in graph.launches]
             kernels = (launch.kernel for launch in graph.launches)
             numbers[id(graph)] = first.setdefault(tuple(zip(kernels, named)), place)
     return numbers
@@ -335,18 +339,20 @@ def _is_inside(root: str, region: str) -> bool:
     return root == region or not region or root.startswith((f"{region}/", f"{region}."))
 
 
-def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
-    """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
-    then their names in brackets, without what separates modules in a path: norm, attn.qkv, and mlp[0] of a sequence."""
+def _join_module(region: str, root: str, launch: Launch) -> str:
+    """Return the path of the module of a launch; of several, the name of the fused kernel (see `fused_kernels`). What
+    has no module of its own goes with the others."""
     base = root if _is_inside(root, region) else region
-    if not modules:
-        return base
-    modules = [path for path in modules if path] or modules  # what has no module of its own goes with the others
-    parts = [path.split("/") if path else [] for path in modules]
+    weights = dict(zip(launch.modules, launch.shares or [0] * len(launch.modules)))
+    weights = {path: weight for path, weight in weights.items() if path} or weights
+    parts = [path.split("/") if path else [] for path in weights]
     common = 0
     while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
         common += 1
-    inside = ("/".join(part[common:]) for part in parts)
-    below = sorted(_PLACED.sub(r"[\1]", path).replace("/", ".") for path in inside if path)
-    fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
-    return "/".join(part for part in [base, *parts[0][:common], *fused] if part)
+    around = "/".join(part for part in [base, *(parts[0][:common] if parts else [])] if part)
+    percents = divide(100, list(weights.values())) if launch.shares else [0] * len(parts)
+    inside: dict[str, int] = {}
+    for part, percent in zip(parts, percents):
+        if (below := part[common:]) and (percent or not launch.shares):
+            inside[_PLACED.sub(r"[\1]", "/".join(below)).replace("/", ".")] = int(percent)
+    return format_fused(around, inside) if inside and len(parts) > 1 else around

@@ -34,7 +34,7 @@ ranges have other names, and no time is taken from it:
         modules:optimizer/block_0/ffn   (the module that uses the parameter)
 
 The last followed step ends with the graphs that torch.compile made, forward and backward: what each launches, in
-order, as `kernel|module=percent|...` (see `jobs.follow.compiled_graphs`).
+order, as `kernel|module=percent|...`, of the bytes of results (see `jobs.follow.compiled_graphs`).
 
     modules:graph 0 forward GPT
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100

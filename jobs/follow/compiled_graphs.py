@@ -42,8 +42,8 @@ AUTOGRAD_CACHES = {"enable_autograd_cache": False, "enable_remote_autograd_cache
 """Settings of Inductor and of AOTAutograd while a graph is compiled: no cache of graphs."""
 EXPLANATION = "Explanation: "
 """Before what PyTorch says of a reason for which a graph breaks."""
-SMALLEST_SHARE = 10
-"""Percent of the bytes of a launch: modules with less are left out."""
+SMALLEST_SHARE = 1
+"""Percent of the bytes of a launch: modules with less are left out, so that no more than 100 are named."""
 
 SUMMED, CAST, SCATTERED = "aten.sum", "aten.to", "aten.index_put_"
 """Calls of which Inductor notes nothing. They have the modules of the kernel before: it has left parts of a sum, or

@@ -146,6 +146,22 @@ def test_modules_have_the_paths_of_an_eager_run():
     ]
 
 
+@pytest.mark.parametrize(
+    ("modules", "shares", "expected"),
+    [
+        (("h.0/ln_2", "h.0/mlp/0"), (55, 45), "GPT/h.0/(fused: ln_2 55% + mlp[0] 45%)"),
+        (("h.0/ln_2", "h.0"), (55, 45), "GPT/h.0/(fused: ln_2 55%)"),
+        (("h.0/ln_2", "h.1/ln_1"), (60, 20), "GPT/(fused: h.0.ln_2 75% + h.1.ln_1 25%)"),  # what is small is left out
+        (("h.0/ln_2", "", "h.0/mlp"), (50, 40, 10), "GPT/h.0/(fused: ln_2 83% + mlp 17%)"),
+        (("h.0/ln_2", ""), (70, 30), "GPT/h.0/ln_2"),
+        (("a", "b", "c"), (33, 33, 33), "GPT/(fused: a 34% + b 33% + c 33%)"),
+        (("a", "b"), (), "GPT/(fused: a + b)"),
+    ],
+)
+def test_a_kernel_of_several_modules_names_their_percents(modules, shares, expected):
+    assert name(Graph(1, False, "GPT", (Launch(NORM.kernel, modules, shares),)), [NORM.kernel]) == [expected]
+
+
 @pytest.mark.parametrize(("region", "expected"), [("(compiled)", ""), ("block_3/(compiled)", "block_3/")])
 def test_a_region_of_a_sweep_has_no_name_of_its_own(region, expected):
     graph = Graph(1, False, "", (Launch(NORM.kernel, ("attention/norm",)), Launch(JOINED.kernel, ("ffn", ""))))
@@ -265,7 +281,7 @@ def test_graphs_are_read_from_ranges():
     names = ["modules:step", "modules:graph 0 backward GPT/a b", "k_1|x=60|y=40", "extern_kernels.mm|=100", "other"]
     ranges = pd.DataFrame({"name": names, "parent_id": [-1, 0, 1, 1, 0], "start_ns": range(5), "process": 3})
     assert read_graphs(ranges) == [
-        Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y")), Launch("extern_kernels.mm", ("",))))
+        Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y"), (60, 40)), Launch("extern_kernels.mm", ("",), (100,))))
     ]
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
 
@@ -319,22 +335,31 @@ ALIKE |= {f"{name}-traced": name for name in ("gpt-12", "llama-8")}
 ALIKE |= {f"{name}-{how}": name for name in ("llama", "gpt2") for how in ("reduce", "regional")}
 
 
-def link_recorded(name):
-    """The kernels with the module of their range, and the module inside."""
+def link_recorded(name, has_shares=False):
+    """The kernels with the module of their range, and the module inside. has_shares: equal ones, which were not
+    recorded."""
     recorded = RECORDED[name]
     text = recorded["names"]
     columns = ["kernel_name", "module", "phase"]
     rows = pd.DataFrame([[*(text[at] for at in row[:3]), row[3]] for row in recorded["kernels"]])
     rows.columns = [*columns, "ns"]
     rows = rows.assign(process=1, thread=rows["phase"])
-    return rows, name_rows(name, rows)
+    return rows, name_rows(name, rows, has_shares)
 
 
-def name_rows(name, rows):
+def name_rows(name, rows, has_shares=False):
     """The modules inside, by the graphs of a recording."""
     text = RECORDED[name]["names"]
     graphs = [
-        Graph(1, is_backward, root, tuple(Launch(text[at], tuple(text[m] for m in inside)) for at, inside in launches))
+        Graph(
+            1,
+            is_backward,
+            root,
+            tuple(
+                Launch(text[at], tuple(text[m] for m in inside), (100 // len(inside),) * len(inside) * has_shares)
+                for at, inside in launches
+            ),
+        )
         for is_backward, root, launches in RECORDED[name]["graphs"]
     ]
     return pd.Series(name_inside(rows, graphs), rows.index)
