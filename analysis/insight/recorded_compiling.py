@@ -19,7 +19,7 @@ from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import CAPTURE, COMPILING
 from profiler_job.jobs.contract.messages import COMPILE
 from profiler_job.jobs.contract.quantities import format_time
-from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.contract.words import format_count, inflect
 
 BREAK, NOT_KNOWN = "graph break", "modules not known"
 """Kinds of notes."""
@@ -85,21 +85,23 @@ def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> lis
     if not of.get("graphs") and not of.get("cached_graphs") and not len(notes):
         return []
     took = f" in {format_time(of['ns'])}" if of.get("ns") else ""
-    lines = [f"It compiled {format_count(int(of.get('graphs', 0)), 'graph')}{took}."]
+    lines = [f"torch.compile made {format_count(int(of.get('graphs', 0)), 'graph')}{took}."]
     if num := int(of.get("cached_graphs", 0)):
-        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, and do not say their modules.")
+        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, so the modules inside are not known.")
     if num := int(of.get("late_graphs", 0)):
         lines.append(
-            f"{format_count(num, 'graph')} of these came in measured steps, which take longer by it: measure with a "
-            "larger --skip, or find out why it compiles again."
+            f"Of these, {num:,} {'was' if num == 1 else 'were'} made in measured steps, which took longer for it. "
+            "Measure with a larger --skip, or find out why torch.compile compiles again."
         )
-    if of.get("breaks"):
+    if breaks := of.get("breaks"):
+        kernels = of["break_kernels"]
         lines.append(
-            f"Graph breaks in forward of a captured step: {of['breaks']:.3g}. At them the GPU is idle for "
-            f"{format_time(of['break_idle_ns'])}; kernels between the graphs: {of['break_kernels']:.3g}."
+            f"The forward pass of a captured step has {breaks:.3g} {inflect(breaks, 'graph break')}. There the GPU is "
+            f"idle for {format_time(of['break_idle_ns'])}, and runs {kernels:.3g} {inflect(kernels, 'kernel')} that no "
+            "graph has."
         )
     unknown = notes.loc[notes["kind"] == NOT_KNOWN, "reason"].astype(str).drop_duplicates()
-    return lines + [f"Which module is in which kernel is not known of all graphs: {why}." for why in unknown]
+    return lines + [f"The modules of some kernels are not known. Reason: {why}." for why in unknown]
 
 
 TABLES_OF_SCRIPTS = (read_waits, read_compiling)

@@ -144,25 +144,27 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
 
 def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
-    for each phase, other_ns (outside phases), total_ns, ratio (backward over forward; NaN where forward has none),
-    is_leaf (nothing is inside it). There a fused kernel is a line of its own, below the module around all of its
-    modules; divided_ns and step_share are a module's with its parts of these kernels, and NaN in their lines.
+    for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where forward has
+    none), is_leaf (nothing is inside it), is_fused.
 
-    A module comes before those inside it, the largest first. What backward computes again, and what no module launches,
-    have names in brackets; kernels outside every module are `OUTSIDE`.
+    A module comes before those inside it, the largest first, fused kernels last. What backward computes again, and what
+    no module launches, have names in brackets; kernels outside every module are `OUTSIDE`. A fused kernel's time is in
+    the rows of its modules, and again in a row of its own (is_fused) below the module around all of them.
     """
-    divided = divide_fused(totals, ["time_ns"])
-    sums = _sum_inside(divided).groupby(["run_id", "module"])["time_ns"].sum()
-    lines = totals.assign(module=totals["module"].map(shorten_fused))
-    parts = divided[divided["fused_into"] != ""]
-    table = _sum_by_phase(pd.concat([lines, parts.assign(time_ns=0.0)]) if len(parts) else lines)
-    table["divided_ns"] = sums.reindex(pd.MultiIndex.from_frame(table[["run_id", "module"]])).to_numpy()
-    table["step_share"] = table["divided_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
+    table = _sum_by_phase(divide_fused(totals, ["time_ns"])).assign(is_fused=False)
     known = {"forward_ns", "backward_ns"} <= set(table)
     ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
     table["ratio"] = ratio
     outer = {(run_id, path.rpartition("/")[0]) for run_id, path in zip(table["run_id"], table["module"])}
     table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
+    fused = totals[[parse_fused(module) is not None for module in totals["module"]]]
+    if len(fused):
+        lines = _sum_by_phase(fused.assign(module=fused["module"].map(shorten_fused)))
+        lines = lines[[parse_fused(module) is not None for module in lines["module"]]]
+        table = pd.concat([table, lines.assign(is_fused=True, is_leaf=False)], ignore_index=True)
+        times = [name for name in table if str(name).endswith("_ns")]
+        table[times] = table[times].fillna(0.0)
+    table["step_share"] = table["total_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
     return table.iloc[_sort_as_tree(table)].reset_index(drop=True)
 
 
@@ -195,14 +197,13 @@ def _sum_inside(totals: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sort_as_tree(table: pd.DataFrame) -> list[int]:
-    """Rows so that each module is followed by those inside it, siblings by falling time."""
-    times = table["divided_ns"].fillna(table["total_ns"])
-    time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], times)}
+    """Rows so that each module is followed by those inside it, siblings by falling time, fused kernels after them."""
+    time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["total_ns"])}
     order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}
 
     def key(row: int) -> list[Any]:
         run, names = table["run_id"].iat[row], table["module"].iat[row].split("/")
         above = ["/".join(names[: i + 1]) for i in range(len(names))]
-        return [order[run], *((-time[run, path], path) for path in above)]
+        return [order[run], *((parse_fused(path) is not None, -time[run, path], path) for path in above)]
 
     return sorted(range(len(table)), key=key)

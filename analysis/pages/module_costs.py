@@ -42,8 +42,8 @@ def find_most_frequent_module(rows: pd.DataFrame) -> dict[str, Any]:
 
 def top_modules(tree: pd.DataFrame) -> pd.DataFrame:
     """Of each case the module that costs most, of those with none inside."""
-    leaves = tree[tree["is_leaf"].astype(bool) & tree["divided_ns"].notna()]
-    return leaves.sort_values("divided_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
+    leaves = tree[tree["is_leaf"].astype(bool)]
+    return leaves.sort_values("total_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
 
 
 def module_table(
@@ -52,8 +52,7 @@ def module_table(
     key: str = "tree",
     title: str = "What each module costs in a step, with what is inside it",
 ) -> Table:
-    """What each module costs in a step, by phase. tree: of `kernel_time.sum_by_module`."""
-    has_fused = bool(tree["divided_ns"].isna().any())
+    """What each module costs in a step, by phase."""
     phases = [f"{phase}_ns" for phase in ranges.ALL_PHASES if f"{phase}_ns" in tree]
     shown = tree.assign(**{name: tree[name].where(tree[name] > 0) for name in phases})
     return Table(
@@ -63,8 +62,7 @@ def module_table(
             *case,
             Column("module", "module", "code"),
             Column("total_ns", "time", "ms"),
-            *[Column("divided_ns", "with its part of fused kernels", "ms", absent="—")] * has_fused,
-            Column("step_share", "of the step", "share", bar=True, absent="—"),
+            Column("step_share", "of the step", "share", bar=True),
             *(Column(name, name.removesuffix("_ns"), "ms", absent="—") for name in phases),
             Column("ratio", "backward ÷ forward", "ratio", absent="—"),
         ),

@@ -56,7 +56,7 @@ def answer(
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
-        "has_fused": bool(frames.tree["divided_ns"].isna().any()),
+        "has_fused": bool(frames.tree["is_fused"].any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
@@ -165,7 +165,7 @@ def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | No
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
         Claim(
             "module",
-            listed.nlargest(1, "divided_ns") if len(listed) else listed,
+            listed.nlargest(1, "total_ns") if len(listed) else listed,
             facts=lambda rows: rows.iloc[0].to_dict(),
         ),
         Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),

@@ -21,7 +21,11 @@ def write_step(export, at, kernels, late_ns):
 
 
 def make_capture(
-    tmp_path, followed=(FIRST, FIRST, "print", SECOND), measured=(FIRST, FIRST, "print", SECOND), library=""
+    tmp_path,
+    followed=(FIRST, FIRST, "print", SECOND),
+    measured=(FIRST, FIRST, "print", SECOND),
+    library="",
+    parts="h.{}=100",
 ):
     export = Export()
     for step, late_ns in enumerate((0, 500)):
@@ -37,7 +41,8 @@ def make_capture(
     for number, (name, launches) in enumerate(GRAPHS):
         export.push(name, 4000 + 100 * number, 4090 + 100 * number)
         for place, kernel in enumerate(launches):
-            export.push(f"{kernel}|h.{number}=100", 4010 + 100 * number + 10 * place, 4015 + 100 * number + 10 * place)
+            at = 4010 + 100 * number + 10 * place
+            export.push(f"{kernel}|{parts.format(number)}", at, at + 5)
     return read(export.sqlite(tmp_path / "a.sqlite"))
 
 

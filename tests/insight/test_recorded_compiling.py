@@ -38,6 +38,24 @@ def results(tmp_path):
     return run.parent
 
 
+def test_the_page_has_each_module_with_its_part_of_fused_kernels(results, tmp_path):
+    make_capture(results / RUN, parts="h.{}/norm=75|head=25")
+    (results / RUN / "a.sqlite").rename(results / RUN / "profile.sqlite")
+    ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
+    answer, page = write_page(store.load(tmp_path / "recording"), tmp_path)
+    tree = answer.tables["tree"].rows.set_index("module")
+    assert tree["total_ns"].to_dict() == {
+        "GPT": 60,
+        "GPT/h.*": 45,
+        "GPT/h.*/norm": 45,
+        "GPT/head": 15,
+        "GPT/(fused: h.*.norm + head)": 60,
+        "GPT (compiled)": 20,
+    }
+    assert answer.claims["module"].rows["module"].tolist() == ["GPT/h.*/norm"]
+    assert "Their time is in the lines of these modules, too" in page
+
+
 @pytest.fixture
 def recording(results, tmp_path):
     ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
@@ -71,7 +89,8 @@ def test_the_page_of_the_script_says_it(recording, tmp_path):
     assert not [line for line in answer.facts["compiling"] if line not in page]
     made, late, breaks, unknown = answer.facts["compiling"]
     assert "2 graphs" in made and "41.5 s" in made
-    assert late.startswith("1 graph ") and "250 ns" in breaks and "skip_code" in unknown
+    assert late.startswith("Of these, 1 was made in measured steps")
+    assert "1 graph break." in breaks and "250 ns" in breaks and "skip_code" in unknown
     assert "## torch.compile" in page and "train.py:8" in page and BROKEN["reason"].split(":")[0] in page
 
 
