@@ -3,7 +3,8 @@
 A capture of `profile` holds the launches of each compiled graph in order, as ranges (see
 `jobs.follow.compiled_graphs`). Kernels that Inductor made have their name there, so they are the posts to which the
 kernels between them are tied, which the library calls between the same two posts have launched. Where names, numbers or
-order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
+order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole. So does a call
+with another grid than its first call had, if no size of the graph changes: it is of another graph, which is not known.
 
 Graphs of equal parts of a model have equal kernels. Each is compiled when it is first called, so where all of them run,
 they run for the first time in the order in which they were compiled. Where that leaves several, a kernel is of the
@@ -12,7 +13,7 @@ module that has all of theirs inside.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from profiler_job.analysis.capture.fused_kernels import divide, format_fused
 from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
+GRID = ["grid_x", "grid_y", "grid_z"]
 _GENERATED = "triton_"
 _OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
@@ -47,12 +49,14 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """root: path of the module that it was compiled for; "" if not known."""
+    """root: path of the module that it was compiled for; "" if not known. is_static: whether each of its launches has
+    one grid; not if its sizes change, or if there are several of the graph, as for several sizes."""
 
     process: int
     is_backward: bool
     root: str
     launches: tuple[Launch, ...]
+    is_static: bool = False
 
 
 def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
@@ -70,8 +74,22 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
         inside = inside[np.argsort(ranges["start_ns"].to_numpy()[inside], kind="stable")]
         launches = tuple(_parse_launch(name) for name in names[inside])
         process = int(ranges["process"].iloc[place])
-        numbered.append((process, int(number), Graph(process, direction == vocabulary.BACKWARD, root, launches)))
-    return list(dict.fromkeys(_order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])))
+        is_static, root = root.endswith(vocabulary.STATIC), root.removesuffix(vocabulary.STATIC)
+        graph = Graph(process, direction == vocabulary.BACKWARD, root, launches, is_static)
+        numbered.append((process, int(number), graph))
+    times = Counter(graph._replace(is_static=False) for *_, graph in numbered)
+    once = {graph for graph, num in times.items() if num == 1}
+    ordered = _order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])
+    plain = ((graph, graph._replace(is_static=False)) for graph in ordered)
+    return list(dict.fromkeys(graph if several in once else several for graph, several in plain))
+
+
+def list_static_kernels(graphs: Iterable[Graph]) -> set[str]:
+    """List the generated kernels that no graph launches but static ones."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for graph in graphs:
+        names[graph.is_static] |= {launch.kernel for launch in graph.launches if launch.is_generated}
+    return names[True] - names[False]
 
 
 def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
@@ -107,11 +125,16 @@ class GraphRun(NamedTuple):
         return self.fits[0][1]
 
 
-def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray:
-    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module; best
-    of one pass through the model), with a module inside where its own is a compiled one and a graph says which. A graph
-    of a block that a model repeats may run for each of them, as where graphs break inside blocks: which block is not
-    known then (blocks.*). graphs: in the order of their first calls."""
+Grids = dict[Graph, list[list[int]]]
+"""The grids of the generated kernels of static graphs, in order."""
+
+
+def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids | None = None) -> np.ndarray:
+    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module, and
+    the columns of GRID where they are known; best of one pass through the model), with a module inside where its own is
+    a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
+    graphs break inside blocks: which block is not known then (blocks.*). graphs: in the order of their first calls.
+    grids: of former passes; those of this one are added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -121,6 +144,8 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     keys = operations[place].assign(module=operations["module"].map(regions))
     keys = keys.astype(str).agg("\0".join, axis=1).to_numpy()
     linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
+    grids = {} if grids is None else grids
+    sizes = operations[GRID].to_numpy() if set(GRID) <= set(operations) else None
     for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
         if not len(rows) or not compiled[rows[0]]:
             continue
@@ -128,6 +153,8 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         is_backward = str(first["phase"]) == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
+        if sizes is not None:
+            runs = [run for run in runs if _has_own_grids(run, sizes[rows[run.start :]], grids)]
         placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
         placed += [(rows[run.start :], run) for run in runs]
     for (_, region), placed in linked.items():
@@ -136,6 +163,16 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
             for row, name in zip(rows, names):
                 module[row] = name
     return module
+
+
+def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:
+    """Return whether the generated kernels of a run have the grids of the graph's first run, if it is a static one.
+    sizes: of the grids from its first kernel on."""
+    graph = run.fits[0][0]
+    if len(run.fits) > 1 or not graph.is_static:
+        return True
+    own = [size.tolist() for launch, size in zip(run.launches, sizes) if launch.is_generated]
+    return grids.setdefault(graph, own) == own
 
 
 def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -> list[list[str]]:
@@ -171,7 +208,7 @@ def _number_graphs(fits: Sequence[Sequence[Fit]], graphs: Sequence[Graph], regio
     for place, graph in enumerate(graphs):
         numbers[id(graph)] = place
         if id(graph) in several:
-            named = [_join_module(region, graph.root, launch) for launch in graph.launches]
+            named = [_join_module(region, graph.root, launch._replace(shares=())) for launch in graph.launches]
             kernels = (launch.kernel for launch in graph.launches)
             numbers[id(graph)] = first.setdefault(tuple(zip(kernels, named)), place)
     return numbers

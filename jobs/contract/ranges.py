@@ -36,7 +36,7 @@ ranges have other names, and no time is taken from it:
 The last followed step ends with the graphs that torch.compile made, forward and backward: what each launches, in
 order, as `kernel|module=percent|...`, of the bytes of results (see `jobs.follow.compiled_graphs`).
 
-    modules:graph 0 forward GPT
+    modules:graph 0 forward GPT (static)
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100
       extern_kernels.addmm|blocks.0/mlp/out=100
 
@@ -75,6 +75,8 @@ FOLLOWED = "modules:"
 """Prefix of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 GRAPH = f"{FOLLOWED}graph "
+STATIC = " (static)"
+"""Suffix of the range of a graph no size of which changes between its calls."""
 CAPTURED = f"{FOLLOWED}captured "
 NODE = f"{FOLLOWED}node "
 RANK = f"{FOLLOWED}rank "

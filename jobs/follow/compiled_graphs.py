@@ -32,6 +32,8 @@ from .wrapping import wrap
 
 GRAPH = "modules:graph "
 """Prefix of the range of a graph: its number, its pass, and the path of the module that it was compiled for."""
+STATIC = " (static)"
+"""Suffix of it if no size changes between the graph's calls: then each launch has one grid."""
 GENERATED = ("triton_", "cpp_")
 """How the names of kernels begin that Inductor makes."""
 NORMAL, BASIC = 1, 2
@@ -66,11 +68,13 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """calls: of the nodes of autograd, if compiled autograd made the graph (see `compiled_backward`)."""
+    """calls: of the nodes of autograd, if compiled autograd made the graph (see `compiled_backward`). is_static: no
+    size changes between its calls."""
 
     is_backward: bool
     launches: list[Launch]
     calls: tuple[str, ...] = ()
+    is_static: bool = False
 
 
 class CompiledGraphs:
@@ -226,7 +230,7 @@ class CompiledGraphs:
         for number, graph in enumerate(name_outermost(graph, unknown) for graph in self.graphs):
             above = find_paths(graph.calls, passes or {})
             root, graph = ("", graph) if above else find_root(graph, paths)
-            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
+            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}{STATIC * graph.is_static}")
             for launch in graph.launches:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
                 pop()
@@ -321,7 +325,7 @@ def read_graph(lowering: Any, module: Any, of_autograd: tuple[str, ...] = ()) ->
             path = read_modules(node)
             shares[path] = shares.get(path, 0) + size
         launches.append(Launch(kernel, shares))
-    return Graph(bool(lowering.is_backward or of_autograd), launches, of_autograd)
+    return Graph(bool(lowering.is_backward or of_autograd), launches, of_autograd, has_fixed_sizes(nodes.values()))
 
 
 def find_calls(lines: Iterable[str]) -> Iterator[str]:
@@ -359,16 +363,27 @@ def clean(path: str) -> str:
     return _BOUND.sub("", path)
 
 
+def has_fixed_sizes(nodes: Iterable[Any]) -> bool:
+    """Return whether no size in a graph changes between its calls."""
+    values = itertools.chain(*map(list_values, nodes))
+    sizes = (value.shape if isinstance(value, torch.Tensor) else [value] for value in values)
+    return not any(isinstance(size, torch.SymInt) for size in itertools.chain(*sizes))
+
+
+def list_values(node: Any) -> Sequence[Any]:
+    """List what a node computes."""
+    values = node.meta.get("val")
+    return values if isinstance(values, tuple | list) else [values]
+
+
 def count_bytes(node: Any) -> int:
     """Count the bytes that an operation writes; 0 for one that only looks at its input in another way."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     if not returns or any(value.alias_info is not None for value in returns):
         return 0
-    values = node.meta.get("val")
-    listed = values if isinstance(values, tuple | list) else [values]
     return sum(
         math.prod(size if isinstance(size, int) else size.node.hint or 1 for size in value.shape) * value.itemsize
-        for value in listed
+        for value in list_values(node)
         if isinstance(value, torch.Tensor)
     )
 

@@ -112,6 +112,13 @@ def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("options", "mark"), [("", ["(static)"]), (", dynamic=True", [])])
+def test_a_graph_whose_sizes_do_not_change_says_so(tmp_path, options, mark):
+    log, _, _ = run(tmp_path, WHOLE.replace("(model)", f"(model{options})") + TRAIN)
+    assert [graph[2:-1] for graph in list_graphs(log)] == [tuple(mark)] * 2
+
+
+@pytest.mark.nightly
 def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
     log, _, _ = run(tmp_path, REGIONAL + TRAIN)
     graphs = list_graphs(log)
