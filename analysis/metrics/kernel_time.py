@@ -91,9 +91,15 @@ def sum_by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 
 def sum_by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls,
-    time_ns, share, modules ("a, b": the modules by falling time)."""
+    time_ns, share, modules ("a, b": the modules by falling time; of fused kernels the short names)."""
     keys = [*within, "kernel_name", "family"]
-    parts = totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]].sum().reset_index()
+    short = {module: shorten_fused(module) for module in totals["module"].unique()}
+    parts = (
+        totals.assign(module=totals["module"].map(short))
+        .groupby([*keys, "module"], sort=False)[["calls", "time_ns"]]
+        .sum()
+        .reset_index()
+    )
     parts = parts.sort_values([*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True])
     rows = parts.groupby(keys, sort=False).agg(
         calls=("calls", "sum"),

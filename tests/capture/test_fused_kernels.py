@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.fused_kernels import divide, divide_fused, parse_fused, shorten_fused
-from profiler_job.analysis.metrics.kernel_time import module_of, sum_by_module, top_of_modules
+from profiler_job.analysis.metrics.kernel_time import module_of, sum_by_kernel, sum_by_module, top_of_modules
 
 
 @pytest.mark.parametrize(
@@ -119,3 +119,9 @@ def test_the_top_kernel_of_a_module_may_be_a_fused_one():
         "GPT/h.*": 400,
         "GPT/h.*/ln_1": 250,
     }
+
+
+def test_a_kernel_is_launched_by_a_fused_kernel_of_a_short_name():
+    names = ["GPT/(fused: h.*.norm 60% + head 40%)", "GPT/(fused: h.*.norm 61% + head 39%)"]
+    totals = make_totals(*(("forward", name, 10.0) for name in names))
+    assert sum_by_kernel(totals, ["run_id"])["modules"].tolist() == ["GPT/(fused: h.*.norm + head)"]
