@@ -274,16 +274,15 @@ def shorten_reason(reason: str) -> str:
 
 
 def leave_alone() -> None:
-    """Have Dynamo run the functions of this package as they are, as around a backward pass in a compiled function: it
-    would compile them, and again when what they count has changed. Those that it goes through, since a module or a
-    change calls them in what it compiles, ask whether it is compiling."""
+    """Have Dynamo run the functions of this package as they are where Python calls them, as around a backward pass in a
+    compiled function: it would compile them, and again when what they count has changed. What it compiles already goes
+    through those that a module or a change calls: these ask whether it is compiling."""
     from torch._dynamo.eval_frame import skip_code
 
     for name, module in list(sys.modules.items()):
         if name.rpartition(".")[0] == __package__ and (path := getattr(module, "__file__", None)):
             for code in find_codes(module, path):
-                if "is_compiling" not in code.co_names:
-                    skip_code(code)
+                skip_code(code)
 
 
 def find_codes(module: Any, path: str) -> Iterator[CodeType]:

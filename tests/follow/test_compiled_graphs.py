@@ -357,6 +357,60 @@ def test_a_leaf_whose_own_call_is_compiled_is_named(tmp_path):
     assert losses == without[: len(losses)] and kernels == kernels_without != []
 
 
+CONTAINERS = """
+class Breaks(torch.nn.Module):
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        blocks = [Block(), Breaks(), Block()]
+        self.{name} = torch.nn.{kind}
+        self.norm, self.head = torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        {run}
+        return self.head(self.norm(x))
+
+model = Outer()
+called = torch.compile(model)
+"""
+LISTED = CONTAINERS.format(name="blocks", kind="ModuleList(blocks)", run="for block in self.blocks: x = block(x)")
+NAMED = CONTAINERS.format(
+    name="parts",
+    kind="ModuleDict(dict(h=torch.nn.ModuleList(blocks), drop=torch.nn.GELU()))",
+    run="for block in self.parts.h: x = block(self.parts.drop(x))",
+)
+SEQUENTIAL = CONTAINERS.format(name="blocks", kind="Sequential(*blocks)", run="x = self.blocks(x)")
+SEE_GRAPHS = """
+from torch._dynamo.utils import counters
+compiled = [counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("script", "num"),
+    [
+        pytest.param(LISTED, 2, id="loop over blocks"),
+        pytest.param(SEQUENTIAL, 3, id="Sequential"),
+        pytest.param(NAMED, 2, id="ModuleDict"),
+        pytest.param(REGIONAL, 2, id="regional"),
+    ],
+)
+def test_as_many_graphs_are_compiled_as_without_following(tmp_path, script, num):
+    """A function that a break leaves to Python calls modules: our call around these was compiled, with leaves of
+    torch.nn that are run as they are without."""
+    source = script + TRAIN.replace("print(", SEE_GRAPHS + SEE_KERNELS + "print(")
+    source = source.replace("list_facts()]", "list_facts(), compiled, kernels]")
+    _, losses, facts, *compiled = run(tmp_path / "followed", source)
+    _, without, _, *compiled_without = run(tmp_path / "without", source, is_followed=False)
+    assert compiled == compiled_without and compiled[0][0] == num and compiled[1]
+    assert losses == without[: len(losses)] and not facts["late_graphs"]
+
+
 COMPILED_UPDATE = """
 @torch.compile
 def update(p, grad):
