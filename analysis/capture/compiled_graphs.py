@@ -5,9 +5,10 @@ A capture of `profile` holds the launches of each compiled graph in order, as ra
 kernels between them are tied, which the library calls between the same two posts have launched. Where names, numbers or
 order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
 
-Graphs of equal parts of a model have equal kernels. Each is compiled when it is first called, so where all of them run,
-they run for the first time in the order in which they were compiled. Where that leaves several, a kernel is of the
-module that has all of theirs inside.
+Graphs of equal parts of a model have equal kernels. In a followed step the range of a call says which graph runs.
+Where there are no such ranges, as in older captures and in other steps, their order says it: each is compiled when it
+is first called, so where all of them run, they run for the first time in the order in which they were compiled. Where
+that leaves several, a kernel is of the module that has all of theirs inside.
 """
 
 import re
@@ -28,6 +29,7 @@ _LISTED = re.compile(r"\.\d+(?=/|$)")
 _PLACED = re.compile(r"/(\d+)(?=/|$)")
 _REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
 _COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
+_CALL = rf"^{vocabulary.CALL}(\d{{1,9}})({vocabulary.BROKEN})?$"
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
@@ -45,12 +47,14 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """root: path of the module that it was compiled for; "" if not known."""
+    """root: path of the module that it was compiled for; "" if not known. numbers: of it, and of graphs that are the
+    same."""
 
     process: int
     is_backward: bool
     root: str
     launches: tuple[Launch, ...]
+    numbers: tuple[int, ...] = ()
 
 
 def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
@@ -69,7 +73,27 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
         launches = tuple(_parse_launch(name) for name in names[inside])
         process = int(ranges["process"].iloc[place])
         numbered.append((process, int(number), Graph(process, direction == vocabulary.BACKWARD, root, launches)))
-    return list(dict.fromkeys(_order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])))
+    numbers: dict[Graph, list[int]] = {}
+    for _, number, graph in numbered:
+        numbers.setdefault(graph, []).append(number)
+    ordered = _order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])
+    return [graph._replace(numbers=tuple(sorted(numbers[graph]))) for graph in dict.fromkeys(ordered)]
+
+
+def find_calls(ranges: pd.DataFrame, range_id: pd.Series) -> pd.DataFrame:
+    """Find the call of a graph that operations are launched in. range_id: their innermost ranges, -1 for none. Returns
+    the row of the call's range, the number of its graph (-1 for none), and whether that ends at a graph break."""
+    names = ranges["name"].astype("category")
+    said = names.cat.categories.astype(str).str.extract(_CALL)
+    of_name = said[0].astype(float).fillna(-1).to_numpy(int)
+    number = np.append(of_name[names.cat.codes.to_numpy()], -1)  # the last for what is in no range
+    ends = np.append(said[1].notna().to_numpy()[names.cat.codes.to_numpy()], False)
+    call, parents = range_id.to_numpy(copy=True), np.append(ranges["parent_id"].to_numpy(), -1)
+    if not (number >= 0).any():
+        call[:] = -1
+    while (outside := (call >= 0) & (number[call] < 0)).any():
+        call[outside] = parents[call[outside]]
+    return pd.DataFrame({"call": call, "graph": number[call], "ends_at_break": ends[call]}, index=range_id.index)
 
 
 def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
@@ -107,7 +131,8 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module; best
     of one pass through the model), with a module inside where its own is a compiled one and a graph says which. A graph
     of a block that a model repeats may run for each of them, as where graphs break inside blocks: which block is not
-    known then (blocks.*). graphs: in the order of their first calls."""
+    known then (blocks.*). call, graph: as `find_calls` finds them, where they are known: then a kernel outside of calls
+    is of no graph. graphs: in the order of their first calls."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -117,12 +142,17 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     keys = operations[place].assign(module=operations["module"].map(regions))
     keys = keys.astype(str).agg("\0".join, axis=1).to_numpy()
     linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
-    for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
+    nowhere = np.full(len(keys), -1)
+    call, number = (operations[name].to_numpy() if name in operations else nowhere for name in ("call", "graph"))
+    with_calls = bool((call >= 0).any())
+    for rows in np.split(np.arange(len(keys)), _find_changes(keys, call)):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
         is_backward = str(first["phase"]) == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
+        if with_calls:
+            fitting = [graph for graph in fitting if number[rows[0]] in graph.numbers]
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
         placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
         placed += [(rows[run.start :], run) for run in runs]
@@ -132,6 +162,11 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
             for row, name in zip(rows, names):
                 module[row] = name
     return module
+
+
+def _find_changes(*columns: np.ndarray) -> np.ndarray:
+    """Find the rows at which a column has another value than before."""
+    return np.flatnonzero(np.logical_or.reduce([values[1:] != values[:-1] for values in columns])) + 1
 
 
 def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -> list[list[str]]:
@@ -208,6 +243,12 @@ def _find_common(paths: Sequence[str], region: str) -> str:
 def is_compiled(module: str) -> bool:
     """Return whether torch.compile runs a module as a whole, by its path."""
     return _COMPILED.search(module) is not None
+
+
+def find_outermost(module: str) -> str:
+    """Return the path up to the outermost module that torch.compile runs, by the path of one inside; "" for none."""
+    match = _COMPILED.search(module)
+    return module[: match.end()] if match else ""
 
 
 def find_region(module: str) -> str:
