@@ -131,8 +131,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module; best
     of one pass through the model), with a module inside where its own is a compiled one and a graph says which. A graph
     of a block that a model repeats may run for each of them, as where graphs break inside blocks: which block is not
-    known then (blocks.*). call, graph: as `find_calls` finds them, where they are known: then a kernel outside of calls
-    is of no graph. graphs: in the order of their first calls."""
+    known then (blocks.*). call, graph: as `find_calls` finds them, where they are known: then a kernel of that
+    phase outside of calls is of no graph, but of a module that Python calls, if it is inside one. graphs: in the order
+    of their first calls."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -144,14 +145,15 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
     nowhere = np.full(len(keys), -1)
     call, number = (operations[name].to_numpy() if name in operations else nowhere for name in ("call", "graph"))
-    with_calls = bool((call >= 0).any())
+    phase = operations["phase"].astype(str).to_numpy()
+    has_calls = np.isin(phase, phase[call >= 0])
     for rows in np.split(np.arange(len(keys)), _find_changes(keys, call)):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
-        is_backward = str(first["phase"]) == vocabulary.BACKWARD
+        is_backward = phase[rows[0]] == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
-        if with_calls:
+        if has_calls[rows[0]]:
             fitting = [graph for graph in fitting if number[rows[0]] in graph.numbers]
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
         placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
@@ -161,6 +163,10 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         for (rows, _), names in zip(placed, named):
             for row, name in zip(rows, names):
                 module[row] = name
+    for row in np.flatnonzero(compiled & has_calls & (call < 0)):
+        path = str(module[row])
+        if find_region(path) != find_outermost(path) and not is_generated(operations["kernel_name"].iat[row]):
+            module[row] = _COMPILED.sub("", path)
     return module
 
 

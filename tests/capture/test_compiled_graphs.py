@@ -222,6 +222,16 @@ def test_where_calls_are_known_they_say_which_of_equal_graphs_ran():
     assert name(graphs, [NORM.kernel] * 2, call=[-1, -1], graph=[-1, -1]) == name(graphs, [NORM.kernel] * 2)
 
 
+def test_a_module_that_python_calls_around_graphs_has_its_kernels():
+    """As the head of a model whose loop over blocks breaks: Dynamo leaves both to Python."""
+    graph = make_graph("norm", "GPT/blocks.0")._replace(numbers=(0,))
+    paths = ["GPT (compiled)/blocks.1", "GPT (compiled)/head", "GPT (compiled)/head", "GPT (compiled)"]
+    kernels = [NORM.kernel, GEMM, "triton_poi_fused_other_9", GEMM]
+    named = name(graph, kernels, paths, call=[7, -1, -1, -1], graph=[0, -1, -1, -1])
+    assert named == ["GPT/blocks.1/norm", "GPT/head", *paths[2:]]
+    assert name(graph, kernels[1:], paths[1:]) == paths[1:], "calls are not known"
+
+
 def test_two_calls_of_one_graph_in_a_row_are_two():
     blocks = [make_graph("norm", f"GPT/blocks.{number}")._replace(numbers=(number,)) for number in range(2)]
     named = name(blocks, [NORM.kernel] * 3, call=[10, 20, 30], graph=[0, 1, 1])
