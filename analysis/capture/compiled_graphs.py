@@ -6,9 +6,10 @@ kernels between them are tied, which the library calls between the same two post
 order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole. So does a call
 with another grid than its first call had, if no size of the graph changes: it is of another graph, which is not known.
 
-Graphs of equal parts of a model have equal kernels. Each is compiled when it is first called, so where all of them run,
-they run for the first time in the order in which they were compiled. Where that leaves several, a kernel is of the
-module that has all of theirs inside.
+Graphs of equal parts of a model have equal kernels. In a followed step the range of a call says which graph runs.
+Where there are no such ranges, as in older captures and in other steps, their order says it: each is compiled when it
+is first called, so where all of them run, they run for the first time in the order in which they were compiled. Where
+that leaves several, a kernel is of the module that has all of theirs inside.
 """
 
 import re
@@ -31,6 +32,7 @@ _LISTED = re.compile(r"\.\d+(?=/|$)")
 _PLACED = re.compile(r"/(\d+)(?=/|$)")
 _REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
 _COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
+_CALL = rf"^{vocabulary.CALL}(\d{{1,9}})({vocabulary.BROKEN})?$"
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
@@ -49,13 +51,15 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """root: path of the module that it was compiled for; "" if not known. is_static: whether each of its launches has
-    one grid; not if its sizes change, or if there are several of the graph, as for several sizes."""
+    """root: path of the module that it was compiled for; "" if not known. numbers: of it, and of graphs that are the
+    same. is_static: whether each of its launches has one grid; not if its sizes change, or if there are several of the
+    graph, as for several sizes."""
 
     process: int
     is_backward: bool
     root: str
     launches: tuple[Launch, ...]
+    numbers: tuple[int, ...] = ()
     is_static: bool = False
 
 
@@ -67,7 +71,7 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
         return []
     places = np.flatnonzero(begins[names.cat.codes.to_numpy()])
     names, parents = names.astype(str).to_numpy(), ranges["parent_id"].to_numpy()
-    numbered = []
+    numbered, static = [], set[Graph]()
     for place in places:
         number, direction, root = (*names[place].removeprefix(vocabulary.GRAPH).split(" ", 2), "")[:3]
         inside = np.flatnonzero(parents == place)
@@ -75,13 +79,17 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
         launches = tuple(_parse_launch(name) for name in names[inside])
         process = int(ranges["process"].iloc[place])
         is_static, root = root.endswith(vocabulary.STATIC), root.removesuffix(vocabulary.STATIC)
-        graph = Graph(process, direction == vocabulary.BACKWARD, root, launches, is_static)
+        graph = Graph(process, direction == vocabulary.BACKWARD, root, launches)
         numbered.append((process, int(number), graph))
-    times = Counter(graph._replace(is_static=False) for *_, graph in numbered)
-    once = {graph for graph, num in times.items() if num == 1}
+        static |= {graph} if is_static else set()
+    numbers: dict[Graph, list[int]] = {}
+    for _, number, graph in numbered:
+        numbers.setdefault(graph, []).append(number)
     ordered = _order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])
-    plain = ((graph, graph._replace(is_static=False)) for graph in ordered)
-    return list(dict.fromkeys(graph if several in once else several for graph, several in plain))
+    return [
+        graph._replace(numbers=tuple(sorted(numbers[graph])), is_static=graph in static and len(numbers[graph]) == 1)
+        for graph in dict.fromkeys(ordered)
+    ]
 
 
 def list_static_kernels(graphs: Iterable[Graph]) -> set[str]:
@@ -90,6 +98,22 @@ def list_static_kernels(graphs: Iterable[Graph]) -> set[str]:
     for graph in graphs:
         names[graph.is_static] |= {launch.kernel for launch in graph.launches if launch.is_generated}
     return names[True] - names[False]
+
+
+def find_calls(ranges: pd.DataFrame, range_id: pd.Series) -> pd.DataFrame:
+    """Find the call of a graph that operations are launched in. range_id: their innermost ranges, -1 for none. Returns
+    the row of the call's range, the number of its graph (-1 for none), and whether that ends at a graph break."""
+    names = ranges["name"].astype("category")
+    said = names.cat.categories.astype(str).str.extract(_CALL)
+    of_name = said[0].astype(float).fillna(-1).to_numpy(int)
+    number = np.append(of_name[names.cat.codes.to_numpy()], -1)  # the last for what is in no range
+    ends = np.append(said[1].notna().to_numpy()[names.cat.codes.to_numpy()], False)
+    call, parents = range_id.to_numpy(copy=True), np.append(ranges["parent_id"].to_numpy(), -1)
+    if not (number >= 0).any():
+        call[:] = -1
+    while (outside := (call >= 0) & (number[call] < 0)).any():
+        call[outside] = parents[call[outside]]
+    return pd.DataFrame({"call": call, "graph": number[call], "ends_at_break": ends[call]}, index=range_id.index)
 
 
 def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
@@ -133,8 +157,10 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module, and
     the columns of GRID where they are known; best of one pass through the model), with a module inside where its own is
     a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
-    graphs break inside blocks: which block is not known then (blocks.*). graphs: in the order of their first calls.
-    grids: of former passes; those of this one are added."""
+    graphs break inside blocks: which block is not known then (blocks.*). call, graph: as `find_calls` finds them, where
+    they are known: then a kernel of that phase outside of calls is of no graph, but of a module that Python calls, if
+    it is inside one. graphs: in the order of their first calls. grids: of former passes; those of this one are
+    added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -146,12 +172,18 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
     grids = {} if grids is None else grids
     sizes = operations[GRID].to_numpy() if set(GRID) <= set(operations) else None
-    for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
+    nowhere = np.full(len(keys), -1)
+    call, number = (operations[name].to_numpy() if name in operations else nowhere for name in ("call", "graph"))
+    phase = operations["phase"].astype(str).to_numpy()
+    has_calls = np.isin(phase, phase[call >= 0])
+    for rows in np.split(np.arange(len(keys)), _find_changes(keys, call)):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
-        is_backward = str(first["phase"]) == vocabulary.BACKWARD
+        is_backward = phase[rows[0]] == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
+        if has_calls[rows[0]]:
+            fitting = [graph for graph in fitting if number[rows[0]] in graph.numbers]
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
         if sizes is not None:
             runs = [run for run in runs if _has_own_grids(run, sizes[rows[run.start :]], grids)]
@@ -162,6 +194,10 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
         for (rows, _), names in zip(placed, named):
             for row, name in zip(rows, names):
                 module[row] = name
+    for row in np.flatnonzero(compiled & has_calls & (call < 0)):
+        path = str(module[row])
+        if find_region(path) != find_outermost(path) and not is_generated(operations["kernel_name"].iat[row]):
+            module[row] = _COMPILED.sub("", path)
     return module
 
 
@@ -173,6 +209,11 @@ def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:
         return True
     own = [size.tolist() for launch, size in zip(run.launches, sizes) if launch.is_generated]
     return grids.setdefault(graph, own) == own
+
+
+def _find_changes(*columns: np.ndarray) -> np.ndarray:
+    """Find the rows at which a column has another value than before."""
+    return np.flatnonzero(np.logical_or.reduce([values[1:] != values[:-1] for values in columns])) + 1
 
 
 def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -> list[list[str]]:
@@ -249,6 +290,12 @@ def _find_common(paths: Sequence[str], region: str) -> str:
 def is_compiled(module: str) -> bool:
     """Return whether torch.compile runs a module as a whole, by its path."""
     return _COMPILED.search(module) is not None
+
+
+def find_outermost(module: str) -> str:
+    """Return the path up to the outermost module that torch.compile runs, by the path of one inside; "" for none."""
+    match = _COMPILED.search(module)
+    return module[: match.end()] if match else ""
 
 
 def find_region(module: str) -> str:

@@ -86,6 +86,7 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
             placed[["process", "start_ns", *named]] = operations[["process", "start_ns", *named]]
             known = _Graphs(graphs, {}, {})
             if kind == "kernels":
+                placed = placed.join(compiled_graphs.find_calls(attribution.ranges, place["range_id"]))
                 kinds = {name: _find_kind(str(name)) for name in placed["kernel_name"].unique()}
                 placed[_FAMILY] = placed["kernel_name"].map(kinds).astype(str)
                 _note_static_grids(placed, graphs)
@@ -128,12 +129,12 @@ def _look_inside(kernels: pd.DataFrame, followed: pd.DataFrame, known: _Graphs) 
         for (*place, path), _ in of_step.groupby([*_PLACE, "module"], observed=True):
             if compiled_graphs.is_compiled(path):
                 known.regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
-        for _, rows in of_step.groupby(_number_passes(of_step["phase"].astype(str))):
+        for _, rows in of_step.groupby(number_passes(of_step["phase"].astype(str))):
             rows = rows.sort_values("thread", kind="stable")
             kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, known.graphs, known.grids)
 
 
-def _number_passes(phases: pd.Series) -> pd.Series:
+def number_passes(phases: pd.Series) -> pd.Series:
     """Number the passes through the model, by the phases of kernels in order of launch: forward after backward begins
     another."""
     of_model = phases[phases.isin([vocabulary.FORWARD, vocabulary.BACKWARD])]
@@ -195,7 +196,8 @@ def _fill(row: np.ndarray, names: np.ndarray, module: np.ndarray, by: np.ndarray
 def _name_by_graphs(sequence: pd.DataFrame, region: str, graphs: _Graphs) -> np.ndarray:
     """Return the modules of a step's kernels in the graphs that made them; none if there is a kernel that torch.compile
     made for no graph that is known."""
-    named = compiled_graphs.name_inside(sequence.assign(module=region), graphs.graphs, graphs.grids)
+    alone = sequence.drop(columns=["call", "graph"]).assign(module=region)
+    named = compiled_graphs.name_inside(alone, graphs.graphs, graphs.grids)
     outside = np.array([compiled_graphs.is_compiled(path) for path in named], bool)
     generated = sequence["kernel_name"].astype(str).map(compiled_graphs.is_generated).to_numpy(bool)
     named[outside] = ""

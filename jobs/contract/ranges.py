@@ -40,6 +40,14 @@ order, as `kernel|module=percent|...`, of the bytes of results (see `jobs.follow
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100
       extern_kernels.addmm|blocks.0/mlp/out=100
 
+In followed steps each call of such a graph has a range with its number, which is no module. It says, too, whether the
+graph ends at a graph break (see `jobs.follow.graph_calls`):
+
+    modules:forward
+      GPT (compiled)
+        modules:call 0 broken
+        modules:call 1
+
 It ends, too, with the CUDA graphs that the script captured itself: the ranges that were open while a graph was
 captured, with a range for each of its nodes that does something, in order (see `jobs.follow.script_graphs`).
 
@@ -61,6 +69,7 @@ FORWARD = "forward"
 LOSS = "loss"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+PASSES = (FORWARD, BACKWARD)
 PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 """The phases of a sweep's steps."""
 
@@ -77,6 +86,7 @@ FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 GRAPH = f"{FOLLOWED}graph "
 STATIC = " (static)"
 """Suffix of the range of a graph no size of which changes between its calls."""
+CALL, BROKEN = f"{FOLLOWED}call ", " broken"
 CAPTURED = f"{FOLLOWED}captured "
 NODE = f"{FOLLOWED}node "
 RANK = f"{FOLLOWED}rank "

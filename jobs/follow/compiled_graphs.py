@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
+from .graph_calls import GraphCalls
 from .module_ranges import COMPILED, LOSS
 from .wrapping import wrap
 
@@ -87,6 +88,9 @@ class CompiledGraphs:
         self.paths: dict[int, str] = {}
         """Paths of modules inside a model whose code ran around a compiled part, by their ids."""
         self.backward = CompiledBackward(self.lower_level)
+        self.calls = GraphCalls()
+        self.reasons: dict[str, Any] = {}  # why Dynamo ended its last graph of a frame, by the frame's id
+        self.ends: dict[int, Any] = {}  # why graphs ended, by their numbers, forward and backward
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
@@ -117,11 +121,15 @@ class CompiledGraphs:
             from torch._dynamo.output_graph import OutputGraph
             from torch._functorch import config as functorch
 
+            wrap(OutputGraph, "call_user_compiler", self.note_end)
             wrap(OutputGraph, "call_user_compiler", partial(call_within, functorch, AUTOGRAD_CACHES))
         with self.noting_errors("cache of Inductor"):
             from torch._inductor import compile_fx, config
 
+            wrap(compile_fx, "_compile_fx_inner", self.name_calls)
             wrap(compile_fx, "_compile_fx_inner", partial(call_within, config, GRAPH_CACHES))
+        with self.noting_errors("calls of graphs"):
+            self.calls.begin()
         with self.noting_errors("skip_code"):
             leave_alone()
         self.backward.begin()
@@ -154,11 +162,26 @@ class CompiledGraphs:
             nodes = lowering.module.graph.nodes
             graph = read_graph(lowering, module, self.backward.find_calls(nodes))
             self.graphs.append(graph)
+            self.ends[len(self.graphs) - 1] = self.reasons.get(read_frame())
             if not graph.launches and any(map(count_bytes, nodes)):
                 self.note_error("Inductor's code of a graph names none of its launches")
             elif graph.launches and not any(launch.shares for launch in graph.launches):
                 self.note_error("Inductor does not say what the launches of a graph compute")
         return module
+
+    def name_calls(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Compile a graph, as `called` does, and name the calls of what was made of it."""
+        num = len(self.graphs)
+        compiled = called(*args, **options)
+        if (number := len(self.graphs) - 1) >= num:
+            self.calls.name(compiled, number, is_break(self.ends.get(number)))
+        return compiled
+
+    def note_end(self, called: Callable[..., Any], output: Any, *args: Any, **options: Any) -> Any:
+        """Compile a graph of Dynamo, as `called` does, and note why it ends here."""
+        with self.noting_errors("ends of graphs"):
+            self.reasons[read_frame()] = output.compile_subgraph_reason
+        return called(output, *args, **options)
 
     def note_parts(self, called: Callable[..., Any], kernel: Any, name: str, *args: Any, **options: Any) -> Any:
         """Have Inductor note the nodes of a kernel that reduces in two directions at once, which it does for all
@@ -175,6 +198,7 @@ class CompiledGraphs:
     def forget(self) -> None:
         """Forget the graphs of one model: another is compiled next. Hooks that are missing stay so."""
         self.graphs.clear()
+        self.ends.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:
@@ -193,7 +217,7 @@ class CompiledGraphs:
 
                 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
-                breaks = list_breaks(graph_break_reasons, counters["graph_break"])
+                breaks = list_breaks(graph_break_reasons, counters["graph_break"], self.ends)
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_errors": self.errors,
@@ -251,21 +275,42 @@ def call_within(
         return called(*args, **options)
 
 
-def list_breaks(reasons: Iterable[Any], counted: Iterable[Any]) -> list[dict[str, Any]]:
-    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function. reasons:
-    what ended Dynamo's graphs; again if it began anew. counted: texts of reasons, some of which ended no graph, as
-    where Dynamo leaves a whole function to Python."""
+def list_breaks(reasons: Iterable[Any], counted: Iterable[Any], ends: Mapping[int, Any]) -> list[dict[str, Any]]:
+    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function, and the
+    numbers of the graphs that end there. reasons: what ended Dynamo's graphs; again if it began anew. counted: texts of
+    reasons, some of which ended no graph, as where Dynamo leaves a whole function to Python. ends: why graphs ended, by
+    their numbers."""
     breaks: list[dict[str, Any]] = []
     for reason in reasons:
-        place = {"file": "", "line": 0, "function": ""}
-        if reason.user_stack:
-            last = reason.user_stack[-1]
-            place = {"file": last.filename, "line": last.lineno, "function": last.name}
-        breaks.append({"reason": shorten_reason(str(reason.reason)), **place})
+        if (described := describe_break(reason)) not in breaks:
+            breaks.append(described)
     known = {each["reason"] for each in breaks}
-    others = [text for each in counted if (text := shorten_reason(str(each))) not in known]
-    breaks += [{"reason": text, "file": "", "line": 0, "function": ""} for text in others]
-    return [each for number, each in enumerate(breaks) if each not in breaks[:number]]
+    for text in dict.fromkeys(shorten_reason(str(each)) for each in counted):
+        if text not in known:
+            breaks.append({"reason": text, "file": "", "line": 0, "function": ""})
+    ended = {number: describe_break(reason) for number, reason in ends.items() if is_break(reason)}
+    return [each | {"graphs": [number for number, at in ended.items() if at == each]} for each in breaks]
+
+
+def is_break(reason: Any) -> bool:
+    """Return whether a graph broke for what Dynamo says of its end."""
+    return bool(getattr(reason, "graph_break", False))
+
+
+def describe_break(reason: Any) -> dict[str, Any]:
+    """Describe why and where Dynamo ended a graph: reason, file (whole path; "" if not known), line, function."""
+    place = {"file": "", "line": 0, "function": ""}
+    if reason.user_stack:
+        last = reason.user_stack[-1]
+        place = {"file": last.filename, "line": last.lineno, "function": last.name}
+    return {"reason": shorten_reason(str(reason.reason)), **place}
+
+
+def read_frame() -> str:
+    """Read Dynamo's id of the frame that is compiled now, forward or backward, and of how often it was: `1/0`."""
+    from torch._guards import CompileContext
+
+    return str(CompileContext.current_compile_id())
 
 
 def shorten_reason(reason: str) -> str:
@@ -278,16 +323,15 @@ def shorten_reason(reason: str) -> str:
 
 
 def leave_alone() -> None:
-    """Have Dynamo run the functions of this package as they are, as around a backward pass in a compiled function: it
-    would compile them, and again when what they count has changed. Those that it goes through, since a module or a
-    change calls them in what it compiles, ask whether it is compiling."""
+    """Have Dynamo run the functions of this package as they are where Python calls them, as around a backward pass in a
+    compiled function: it would compile them, and again when what they count has changed. What it compiles already goes
+    through those that a module or a change calls: these ask whether it is compiling."""
     from torch._dynamo.eval_frame import skip_code
 
     for name, module in list(sys.modules.items()):
         if name.rpartition(".")[0] == __package__ and (path := getattr(module, "__file__", None)):
             for code in find_codes(module, path):
-                if "is_compiling" not in code.co_names:
-                    skip_code(code)
+                skip_code(code)
 
 
 def find_codes(module: Any, path: str) -> Iterator[CodeType]:

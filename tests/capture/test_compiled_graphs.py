@@ -131,8 +131,9 @@ def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
     assert [(run.start, len(run.launches)) for run in runs] == [(1, 3), (5, 3)]
 
 
-def name(graphs, kernels, module="GPT (compiled)", phase="forward", process=1):
+def name(graphs, kernels, module="GPT (compiled)", phase="forward", process=1, **calls):
     rows = pd.DataFrame({"kernel_name": kernels, "process": process, "thread": 1, "phase": phase, "module": module})
+    rows = rows.assign(**calls)
     return name_inside(rows, [graphs] if isinstance(graphs, Graph) else graphs).tolist()
 
 
@@ -227,6 +228,59 @@ def test_where_the_order_does_not_decide_kernels_are_of_what_has_both_inside(mod
     assert named == expected
 
 
+def test_where_calls_are_known_they_say_which_of_equal_graphs_ran():
+    graphs = [FIRST_PART._replace(numbers=(4,)), SECOND_PART._replace(numbers=(5, 9))]
+    known = {"call": [10, 20, -1, 30], "graph": [5, 4, -1, 9]}
+    named = name(graphs, [NORM.kernel] * 4, **known)
+    assert named == ["GPT/second", "GPT/first", "GPT (compiled)", "GPT/second"], "none outside of calls"
+    assert name(graphs, [JOINED.kernel], call=[10], graph=[5]) == ["GPT (compiled)"], "not the kernels of that graph"
+    assert name(graphs, [NORM.kernel], call=[10], graph=[7]) == ["GPT (compiled)"], "a graph that is not known"
+    assert name(graphs, [NORM.kernel] * 2, call=[-1, -1], graph=[-1, -1]) == name(graphs, [NORM.kernel] * 2)
+
+
+def test_a_module_that_python_calls_around_graphs_has_its_kernels():
+    """As the head of a model whose loop over blocks breaks: Dynamo leaves both to Python."""
+    graph = make_graph("norm", "GPT/blocks.0")._replace(numbers=(0,))
+    paths = ["GPT (compiled)/blocks.1", "GPT (compiled)/head", "GPT (compiled)/head", "GPT (compiled)"]
+    kernels = [NORM.kernel, GEMM, "triton_poi_fused_other_9", GEMM]
+    named = name(graph, kernels, paths, call=[7, -1, -1, -1], graph=[0, -1, -1, -1])
+    assert named == ["GPT/blocks.1/norm", "GPT/head", *paths[2:]]
+    assert name(graph, kernels[1:], paths[1:]) == paths[1:], "calls are not known"
+
+
+def test_two_calls_of_one_graph_in_a_row_are_two():
+    blocks = [make_graph("norm", f"GPT/blocks.{number}")._replace(numbers=(number,)) for number in range(2)]
+    named = name(blocks, [NORM.kernel] * 3, call=[10, 20, 30], graph=[0, 1, 1])
+    assert named == ["GPT/blocks.0/norm", "GPT/blocks.*/norm", "GPT/blocks.*/norm"]
+
+
+def test_the_range_of_a_call_is_no_module(tmp_path):
+    """Kernels of equal graphs in a followed step, in forward inside the module and in backward on another thread."""
+    export = Export()
+    for at, prefix in ((0, ""), (1000, FOLLOWED)):
+        export.span(f"{prefix}step", at, at + 900)
+        for thread, phase in enumerate(("forward", "backward")):
+            begin = at + 400 * thread
+            export.push(f"{prefix}{phase}", begin + 1, begin + 300)
+            for place, number in enumerate((1, 0)):
+                start = begin + 10 + 100 * place
+                export.launch(start + 10, name=NORM.kernel, thread=thread + 1)
+                if prefix:
+                    around = f"{prefix}backward/GPT (compiled)" if thread else "GPT (compiled)"
+                    export.push(around, start, start + 50, thread=thread + 1)
+                    export.push(f"modules:call {number + 2 * thread}", start + 2, start + 40, thread=thread + 1)
+                    export.push("cub::DeviceScan", start + 4, start + 30, thread=thread + 1)
+    for number, (phase, path) in enumerate([*zip(["forward"] * 2, "ab"), *zip(["backward"] * 2, "ab")]):
+        export.push(f"modules:graph {number} {phase} GPT", 3000 + 100 * number, 3050 + 100 * number)
+        export.push(f"{NORM.kernel}|{path}=100", 3010 + 100 * number, 3020 + 100 * number)
+    capture = read(export.sqlite(tmp_path / "a.sqlite"))
+    attribution = attribute(capture)
+    paths = attribution.ranges["module"][attribution.ranges["name"].astype(str).str.startswith("modules:call")]
+    assert set(paths) == {"GPT (compiled)"}
+    named = link_modules(capture, attribution).kernels["module"].tolist()
+    assert named[:4] == ["GPT/b", "GPT/a"] * 2
+
+
 def test_graphs_of_equal_modules_are_one():
     """As of other shapes, or of the same block compiled again."""
     again = make_graph("", "GPT/first"), make_graph("", "GPT/second")
@@ -281,7 +335,9 @@ def test_graphs_are_read_from_ranges():
     names = ["modules:step", "modules:graph 0 backward GPT/a b", "k_1|x=60|y=40", "extern_kernels.mm|=100", "other"]
     ranges = pd.DataFrame({"name": names, "parent_id": [-1, 0, 1, 1, 0], "start_ns": range(5), "process": 3})
     assert read_graphs(ranges) == [
-        Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y"), (60, 40)), Launch("extern_kernels.mm", ("",), (100,))))
+        Graph(
+            3, True, "GPT/a b", (Launch("k_1", ("x", "y"), (60, 40)), Launch("extern_kernels.mm", ("",), (100,))), (0,)
+        )
     ]
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
 
@@ -299,7 +355,10 @@ def test_graphs_are_in_the_order_of_their_first_calls(compiled, called):
     passes = {"f": "forward", "b": "backward"}
     names = [f"modules:graph {at} {passes[one[0]]} {one[1]}" for at, one in enumerate(compiled.split(), 8)]
     ranges = pd.DataFrame({"name": sorted(names), "parent_id": -1, "start_ns": 0, "process": 1})
-    assert [f"{'fb'[graph.is_backward]}{graph.root}" for graph in read_graphs(ranges)] == called.split()
+    graphs = read_graphs(ranges)
+    assert [f"{'fb'[graph.is_backward]}{graph.root}" for graph in graphs] == called.split()
+    numbers = {root: tuple(at for at, one in enumerate(compiled.split(), 8) if one == root) for root in called.split()}
+    assert [graph.numbers for graph in graphs] == list(numbers.values())
 
 
 DATA = Path(__file__).parents[1] / "data"

@@ -36,7 +36,9 @@ def link(
         ),
         memops=pd.DataFrame({"process": [], "start_ns": [], "operation": [], "bytes": []}),
     )
-    place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
+    place = pd.DataFrame(
+        {"range_id": -1, "thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]}
+    )
     place = place.assign(phase=[*phases] * 2 or ranges.DECODE, module=[row[3] for row in rows])
     place["thread"] = place["phase"].factorize()[0]
     direction = ranges.BACKWARD if phases else ranges.FORWARD
