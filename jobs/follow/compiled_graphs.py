@@ -199,6 +199,7 @@ class CompiledGraphs:
         """Forget the graphs of one model: another is compiled next. Hooks that are missing stay so."""
         self.graphs.clear()
         self.ends.clear()
+        self.reasons.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:

@@ -200,12 +200,15 @@ class Stepper:
         self.open_compiled = ranges.range
         if graphs:
             graphs.calls.use(ranges)
-        with annotation.opened_by(open_range):
-            self.step(follow)
-        self.open_compiled = nullcontext
-        ranges.unfollow_calls()
+        try:
+            with annotation.opened_by(open_range):
+                self.step(follow)
+        finally:  # what the process measures next has no ranges
+            self.open_compiled = nullcontext
+            ranges.unfollow_calls()
+            if graphs:
+                graphs.calls.use(None)
         if graphs:
-            graphs.calls.use(None)
             graphs.write(ranges.push, ranges.pop, ranges.known_paths, name_ranges if is_reference else str)
 
     def name_owners(self, ranges: ModuleRanges) -> dict[int, str]:
