@@ -3,41 +3,47 @@
 A capture of `profile` holds the launches of each compiled graph in order, as ranges (see
 `jobs.follow.compiled_graphs`). Kernels that Inductor made have their name there, so they are the posts to which the
 kernels between them are tied, which the library calls between the same two posts have launched. Where names, numbers or
-order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole.
+order differ, nothing of that graph is linked, and the kernel stays with the compiled module as a whole. So does a call
+with another grid than its first call had, if no size of the graph changes: it is of another graph, which is not known.
 
-Graphs of equal parts of a model have equal kernels. Each is compiled when it is first called, so where all of them run,
-they run for the first time in the order in which they were compiled. Where that leaves several, a kernel is of the
-module that has all of theirs inside.
+Graphs of equal parts of a model have equal kernels. In a followed step the range of a call says which graph runs.
+Where there are no such ranges, as in older captures and in other steps, their order says it: each is compiled when it
+is first called, so where all of them run, they run for the first time in the order in which they were compiled. Where
+that leaves several, a kernel is of the module that has all of theirs inside.
 """
 
 import re
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide, format_fused
 from profiler_job.analysis.reference.kernel_families import find_family
 from profiler_job.jobs.contract import ranges as vocabulary
 
+GRID = ["grid_x", "grid_y", "grid_z"]
 _GENERATED = "triton_"
 _OF_INDUCTOR = re.compile(r"triton_[a-z]{3}_fused")
 _LISTED = re.compile(r"\.\d+(?=/|$)")
 _PLACED = re.compile(r"/(\d+)(?=/|$)")
 _REGIONS = (vocabulary.COMPILED.strip(), vocabulary.COMPILED_AUTOGRAD)
 _COMPILED = re.compile(rf"(?:^|/| )(?:{'|'.join(map(re.escape, _REGIONS))})")
+_CALL = rf"^{vocabulary.CALL}(\d{{1,9}})({vocabulary.BROKEN})?$"
 _GEMM, _ATTENTION, _SUM, _FILL = "gemm", "attention", "reduce", "fill"
 _MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "bias_addmm"})
 
 
 class Launch(NamedTuple):
     """kernel: its name, or the function's. modules: paths below the compiled module, the largest part first; "" is the
-    compiled module itself."""
+    compiled module itself. shares: percents of the bytes that it writes, of each; () if they are not known."""
 
     kernel: str
     modules: tuple[str, ...]
+    shares: tuple[int, ...] = ()
 
     @property
     def is_generated(self) -> bool:
@@ -45,12 +51,16 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """root: path of the module that it was compiled for; "" if not known."""
+    """root: path of the module that it was compiled for; "" if not known. numbers: of it, and of graphs that are the
+    same. is_static: whether each of its launches has one grid; not if its sizes change, or if there are several of the
+    graph, as for several sizes."""
 
     process: int
     is_backward: bool
     root: str
     launches: tuple[Launch, ...]
+    numbers: tuple[int, ...] = ()
+    is_static: bool = False
 
 
 def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
@@ -61,15 +71,49 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
         return []
     places = np.flatnonzero(begins[names.cat.codes.to_numpy()])
     names, parents = names.astype(str).to_numpy(), ranges["parent_id"].to_numpy()
-    numbered = []
+    numbered, static = [], set[Graph]()
     for place in places:
         number, direction, root = (*names[place].removeprefix(vocabulary.GRAPH).split(" ", 2), "")[:3]
         inside = np.flatnonzero(parents == place)
         inside = inside[np.argsort(ranges["start_ns"].to_numpy()[inside], kind="stable")]
         launches = tuple(_parse_launch(name) for name in names[inside])
         process = int(ranges["process"].iloc[place])
-        numbered.append((process, int(number), Graph(process, direction == vocabulary.BACKWARD, root, launches)))
-    return list(dict.fromkeys(_order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])))
+        is_static, root = root.endswith(vocabulary.STATIC), root.removesuffix(vocabulary.STATIC)
+        graph = Graph(process, direction == vocabulary.BACKWARD, root, launches)
+        numbered.append((process, int(number), graph))
+        static |= {graph} if is_static else set()
+    numbers: dict[Graph, list[int]] = {}
+    for _, number, graph in numbered:
+        numbers.setdefault(graph, []).append(number)
+    ordered = _order_calls([graph for *_, graph in sorted(numbered, key=lambda known: known[:2])])
+    return [
+        graph._replace(numbers=tuple(sorted(numbers[graph])), is_static=graph in static and len(numbers[graph]) == 1)
+        for graph in dict.fromkeys(ordered)
+    ]
+
+
+def list_static_kernels(graphs: Iterable[Graph]) -> set[str]:
+    """List the generated kernels that no graph launches but static ones."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for graph in graphs:
+        names[graph.is_static] |= {launch.kernel for launch in graph.launches if launch.is_generated}
+    return names[True] - names[False]
+
+
+def find_calls(ranges: pd.DataFrame, range_id: pd.Series) -> pd.DataFrame:
+    """Find the call of a graph that operations are launched in. range_id: their innermost ranges, -1 for none. Returns
+    the row of the call's range, the number of its graph (-1 for none), and whether that ends at a graph break."""
+    names = ranges["name"].astype("category")
+    said = names.cat.categories.astype(str).str.extract(_CALL)
+    of_name = said[0].astype(float).fillna(-1).to_numpy(int)
+    number = np.append(of_name[names.cat.codes.to_numpy()], -1)  # the last for what is in no range
+    ends = np.append(said[1].notna().to_numpy()[names.cat.codes.to_numpy()], False)
+    call, parents = range_id.to_numpy(copy=True), np.append(ranges["parent_id"].to_numpy(), -1)
+    if not (number >= 0).any():
+        call[:] = -1
+    while (outside := (call >= 0) & (number[call] < 0)).any():
+        call[outside] = parents[call[outside]]
+    return pd.DataFrame({"call": call, "graph": number[call], "ends_at_break": ends[call]}, index=range_id.index)
 
 
 def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
@@ -83,8 +127,10 @@ def _order_calls(graphs: Sequence[Graph]) -> list[Graph]:
 
 
 def _parse_launch(name: str) -> Launch:
-    kernel, *shares = name.split("|")
-    return Launch(kernel, tuple(share.rpartition("=")[0] for share in shares))
+    kernel, *named = name.split("|")
+    parts = [part.rpartition("=") for part in named]
+    is_known = all(percent.isdecimal() for *_, percent in parts)
+    return Launch(kernel, tuple(part[0] for part in parts), tuple(int(part[2]) for part in parts if is_known))
 
 
 Fit = tuple[Graph, list[Launch]]
@@ -103,11 +149,18 @@ class GraphRun(NamedTuple):
         return self.fits[0][1]
 
 
-def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray:
-    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module; best
-    of one pass through the model), with a module inside where its own is a compiled one and a graph says which. A graph
-    of a block that a model repeats may run for each of them, as where graphs break inside blocks: which block is not
-    known then (blocks.*). graphs: in the order of their first calls."""
+Grids = dict[Graph, list[list[int]]]
+"""The grids of the generated kernels of static graphs, in order."""
+
+
+def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids | None = None) -> np.ndarray:
+    """Return the module of each kernel (rows in order of launch, with process, thread, phase, kernel_name, module, and
+    the columns of GRID where they are known; best of one pass through the model), with a module inside where its own is
+    a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
+    graphs break inside blocks: which block is not known then (blocks.*). call, graph: as `find_calls` finds them, where
+    they are known: then a kernel of that phase outside of calls is of no graph, but of a module that Python calls, if
+    it is inside one. graphs: in the order of their first calls. grids: of former passes; those of this one are
+    added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -117,13 +170,23 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
     keys = operations[place].assign(module=operations["module"].map(regions))
     keys = keys.astype(str).agg("\0".join, axis=1).to_numpy()
     linked: dict[tuple[str, str], list[tuple[np.ndarray, GraphRun]]] = {}
-    for rows in np.split(np.arange(len(keys)), np.flatnonzero(keys[1:] != keys[:-1]) + 1):
+    grids = {} if grids is None else grids
+    sizes = operations[GRID].to_numpy() if set(GRID) <= set(operations) else None
+    nowhere = np.full(len(keys), -1)
+    call, number = (operations[name].to_numpy() if name in operations else nowhere for name in ("call", "graph"))
+    phase = operations["phase"].astype(str).to_numpy()
+    has_calls = np.isin(phase, phase[call >= 0])
+    for rows in np.split(np.arange(len(keys)), _find_changes(keys, call)):
         if not len(rows) or not compiled[rows[0]]:
             continue
         first = operations.iloc[rows[0]]
-        is_backward = str(first["phase"]) == vocabulary.BACKWARD
+        is_backward = phase[rows[0]] == vocabulary.BACKWARD
         fitting = [graph for graph in graphs if graph.process == first["process"] and graph.is_backward == is_backward]
+        if has_calls[rows[0]]:
+            fitting = [graph for graph in fitting if number[rows[0]] in graph.numbers]
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
+        if sizes is not None:
+            runs = [run for run in runs if _has_own_grids(run, sizes[rows[run.start :]], grids)]
         placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
         placed += [(rows[run.start :], run) for run in runs]
     for (_, region), placed in linked.items():
@@ -131,7 +194,26 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph]) -> np.ndarray
         for (rows, _), names in zip(placed, named):
             for row, name in zip(rows, names):
                 module[row] = name
+    for row in np.flatnonzero(compiled & has_calls & (call < 0)):
+        path = str(module[row])
+        if find_region(path) != find_outermost(path) and not is_generated(operations["kernel_name"].iat[row]):
+            module[row] = _COMPILED.sub("", path)
     return module
+
+
+def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:
+    """Return whether the generated kernels of a run have the grids of the graph's first run, if it is a static one.
+    sizes: of the grids from its first kernel on."""
+    graph = run.fits[0][0]
+    if len(run.fits) > 1 or not graph.is_static:
+        return True
+    own = [size.tolist() for launch, size in zip(run.launches, sizes) if launch.is_generated]
+    return grids.setdefault(graph, own) == own
+
+
+def _find_changes(*columns: np.ndarray) -> np.ndarray:
+    """Find the rows at which a column has another value than before."""
+    return np.flatnonzero(np.logical_or.reduce([values[1:] != values[:-1] for values in columns])) + 1
 
 
 def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -> list[list[str]]:
@@ -148,7 +230,7 @@ def _name_runs(runs: Sequence[GraphRun], graphs: Sequence[Graph], region: str) -
         for number in some:
             graph, launches = fitting[number]
             root = graph.root if times[number] == 1 else _LISTED.sub(".*", graph.root)
-            each.append([_join_module(base, root, launch.modules) for launch in launches])
+            each.append([_join_module(base, root, launch) for launch in launches])
         named.append([_find_common(paths, region) for paths in zip(*each)])
     return named
 
@@ -167,7 +249,7 @@ def _number_graphs(fits: Sequence[Sequence[Fit]], graphs: Sequence[Graph], regio
     for place, graph in enumerate(graphs):
         numbers[id(graph)] = place
         if id(graph) in several:
-            named = [_join_module(region, graph.root, launch.modules) for launch in graph.launches]
+            named = [_join_module(region, graph.root, launch._replace(shares=())) for launch in graph.launches]
             kernels = (launch.kernel for launch in graph.launches)
             numbers[id(graph)] = first.setdefault(tuple(zip(kernels, named)), place)
     return numbers
@@ -208,6 +290,12 @@ def _find_common(paths: Sequence[str], region: str) -> str:
 def is_compiled(module: str) -> bool:
     """Return whether torch.compile runs a module as a whole, by its path."""
     return _COMPILED.search(module) is not None
+
+
+def find_outermost(module: str) -> str:
+    """Return the path up to the outermost module that torch.compile runs, by the path of one inside; "" for none."""
+    match = _COMPILED.search(module)
+    return module[: match.end()] if match else ""
 
 
 def find_region(module: str) -> str:
@@ -335,18 +423,20 @@ def _is_inside(root: str, region: str) -> bool:
     return root == region or not region or root.startswith((f"{region}/", f"{region}."))
 
 
-def _join_module(region: str, root: str, modules: Sequence[str]) -> str:
-    """Return the path of the module of a launch: of several, the path of the module that has all of them inside, and
-    then their names in brackets, without what separates modules in a path: norm, attn.qkv, and mlp[0] of a sequence."""
+def _join_module(region: str, root: str, launch: Launch) -> str:
+    """Return the path of the module of a launch; of several, the name of the fused kernel (see `fused_kernels`). What
+    has no module of its own goes with the others."""
     base = root if _is_inside(root, region) else region
-    if not modules:
-        return base
-    modules = [path for path in modules if path] or modules  # what has no module of its own goes with the others
-    parts = [path.split("/") if path else [] for path in modules]
+    weights = dict(zip(launch.modules, launch.shares or [0] * len(launch.modules)))
+    weights = {path: weight for path, weight in weights.items() if path} or weights
+    parts = [path.split("/") if path else [] for path in weights]
     common = 0
     while all(len(part) > common for part in parts) and len({part[common] for part in parts}) == 1:
         common += 1
-    inside = ("/".join(part[common:]) for part in parts)
-    below = sorted(_PLACED.sub(r"[\1]", path).replace("/", ".") for path in inside if path)
-    fused = [vocabulary.FUSED.format(" + ".join(below))] if below and len(modules) > 1 else []
-    return "/".join(part for part in [base, *parts[0][:common], *fused] if part)
+    around = "/".join(part for part in [base, *(parts[0][:common] if parts else [])] if part)
+    percents = divide(100, list(weights.values())) if launch.shares else [0] * len(parts)
+    inside: dict[str, int] = {}
+    for part, percent in zip(parts, percents):
+        if (below := part[common:]) and (percent or not launch.shares):
+            inside[_PLACED.sub(r"[\1]", "/".join(below)).replace("/", ".")] = int(percent)
+    return format_fused(around, inside) if inside and len(parts) > 1 else around

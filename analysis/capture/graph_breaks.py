@@ -1,9 +1,11 @@
 """What graph breaks cost: kernels that are launched between the graphs of one call of a compiled module, and the time
-in which the GPU is idle there.
+in which the GPU is idle there, in forward and in backward.
 
-Where torch.compile breaks a graph, Python runs between two graphs. In a followed step the call of a compiled module is
-one range, and its kernels are linked to graphs (see `compiled_graphs`): between two of them is a break. A measured step
-that launches the same kernels has its breaks at the same places.
+Where torch.compile breaks a graph, Python runs between two graphs. In a followed step the call of a graph is a range
+with its number, which says whether the graph ends at a break: then the break is after it in forward, and before it in
+backward, which runs the graphs in reverse. Between two graphs that are run by one call of a compiled module is a break,
+too: Dynamo has left what is around them to Python. In captures without such ranges kernels are linked to graphs (see
+`compiled_graphs`), in forward only. A measured step that launches the same kernels has its breaks at the same places.
 """
 
 import itertools
@@ -17,40 +19,63 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.jobs.contract import ranges as vocabulary
 
-_PLACE = ["process", "thread"]
+_PLACE = ["process", "thread", "phase"]
+_PASS = "pass"
 
 
 class Break(NamedTuple):
-    """A break in a measured step. region: path of the compiled module. launches: kernels between the graphs. idle_ns:
-    of the GPU, from the last kernel of one graph to the first of the next."""
+    """A break in a measured step. phase: forward or backward. region: path of the compiled module. graph: number of the
+    graph that ends there; -1 if none is known to. launches: kernels between the graphs. idle_ns: of the GPU, from the
+    last kernel of one graph to the first of the next."""
 
+    process: int
     step: int
+    phase: str
     region: str
+    graph: int
     launches: int
     idle_ns: int
 
 
+class _Gap(NamedTuple):
+    """A break in a followed step. last, first: places of the last kernel of one graph and of the first of the next.
+    launches: places of the kernels between that are of the break."""
+
+    region: str
+    graph: int
+    last: int
+    first: int
+    launches: list[int]
+
+
 def find_breaks(capture: Capture, attribution: Attribution) -> list[Break]:
-    """Find the breaks in forward of the measured steps. Under nsys launches take longer, so the GPU is idle for longer
-    than without."""
+    """Find the breaks of the measured steps. Under nsys launches take longer, so the GPU is idle for longer than
+    without."""
     graphs = compiled_graphs.read_graphs(attribution.ranges)
     followed = modules.find_followed_steps(attribution.ranges)
     if not graphs or followed.empty:
         return []
     place = attribution.kernels[["thread", "launch_ns", "step", "phase", "module", "range_id"]]
     rows = place.assign(**{name: capture.kernels[name] for name in ("process", "start_ns", "end_ns", "kernel_name")})
+    rows = rows[rows["phase"].isin([vocabulary.FORWARD, vocabulary.BACKWARD])]
+    rows = rows.sort_values(["launch_ns", "start_ns"], kind="stable")
+    rows = rows.join(compiled_graphs.find_calls(attribution.ranges, rows["range_id"]))
     rows["range_id"] = _leave_libraries(rows["range_id"].to_numpy(), attribution.ranges)
-    rows = rows[rows["phase"] == vocabulary.FORWARD].sort_values(["launch_ns", "start_ns"], kind="stable")
     breaks: list[Break] = []
-    measured = [group for _, group in rows[rows["step"] >= 0].groupby([*_PLACE, "step"], sort=True)]
-    for process, start, end in followed.tail(1).itertuples(index=False):
+    measured = [group for _, group in rows[rows["step"] >= 0].groupby([*_PLACE, "step"], observed=True, sort=True)]
+    for process, start, end in followed.groupby("process").tail(1).itertuples(index=False):
         inside = rows[(rows["process"] == process) & rows["launch_ns"].between(start, end, inclusive="left")]
-        for _, sequence in inside.groupby(_PLACE, sort=True):
-            places = _find_places(sequence, graphs)
-            names = sequence["kernel_name"].tolist()
-            for step in measured if places else ():
-                is_same = step["process"].iloc[0] == process and step["kernel_name"].tolist() == names
-                breaks += _measure(step, places) if is_same else []
+        inside = inside.assign(**{_PASS: modules.number_passes(inside["phase"].astype(str))})
+        unknown: set[str] = set()  # regions in which Python runs around graphs
+        for phase in (vocabulary.FORWARD, vocabulary.BACKWARD):
+            for _, sequence in inside[inside["phase"] == phase].groupby("thread", sort=True):
+                gaps = _find_gaps(sequence, graphs, attribution.ranges, unknown)
+                unknown |= {gap.region for gap in gaps if gap.graph < 0}
+                names = sequence["kernel_name"].tolist()
+                for step in measured if gaps else ():
+                    is_same = step[["process", "phase"]].iloc[0].tolist() == [process, phase]
+                    if is_same and step["kernel_name"].tolist() == names:
+                        breaks += _measure(step, gaps)
     return breaks
 
 
@@ -63,28 +88,77 @@ def _leave_libraries(range_id: np.ndarray, ranges: pd.DataFrame) -> np.ndarray:
     return innermost
 
 
-def _find_places(sequence: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> list[tuple[int, int, str]]:
-    """Return for each break the places of the last kernel of a graph and of the first of the next, and the region."""
-    places = []
+def _find_gaps(
+    sequence: pd.DataFrame, graphs: list[compiled_graphs.Graph], ranges: pd.DataFrame, unknown: set[str]
+) -> list[_Gap]:
+    """Find the breaks of a followed step in the kernels of one thread in forward or backward. unknown: regions whose
+    forward has breaks at which no graph ends."""
+    if (sequence["call"] >= 0).any():
+        return _find_between_calls(sequence, ranges, unknown)
+    if sequence["phase"].iloc[0] != vocabulary.FORWARD:
+        return []
+    gaps = []
     region = sequence["module"].astype(str).map(compiled_graphs.find_region).to_numpy(dtype=object)
-    call = sequence["range_id"].to_numpy()
     names = sequence["kernel_name"].astype(str).tolist()
     process = int(sequence["process"].iloc[0])
     fitting = [graph for graph in graphs if graph.process == process and not graph.is_backward]
-    for rows in np.split(np.arange(len(call)), np.flatnonzero(call[1:] != call[:-1]) + 1):
+    for rows in _split(sequence["range_id"]):
         if not compiled_graphs.is_compiled(region[rows[0]]):
             continue
         runs = compiled_graphs.link_graphs([names[row] for row in rows], fitting)
         for before, after in itertools.pairwise(runs):
-            places.append((int(rows[before.start + len(before.launches) - 1]), int(rows[after.start]), region[rows[0]]))
-    return places
+            last, first = int(rows[before.start + len(before.launches) - 1]), int(rows[after.start])
+            gaps.append(_Gap(region[rows[0]], -1, last, first, list(range(last + 1, first))))
+    return gaps
 
 
-def _measure(step: pd.DataFrame, places: list[tuple[int, int, str]]) -> list[Break]:
+def _find_between_calls(sequence: pd.DataFrame, ranges: pd.DataFrame, unknown: set[str]) -> list[_Gap]:
+    """Find the breaks between the calls of two graphs of one pass. What adds to gradients between two nodes of autograd
+    is of no break."""
+    is_backward = sequence["phase"].iloc[0] == vocabulary.BACKWARD
+    columns = ("call", "graph", "ends_at_break", "module", _PASS)
+    call, number, ends, module, of_pass = (sequence[name].to_numpy() for name in columns)
+    gaps = []
+    for before, after in itertools.pairwise(rows for rows in _split(sequence["call"]) if call[rows[0]] >= 0):
+        last, first = int(before[-1]), int(after[0])
+        region, other = (compiled_graphs.find_outermost(str(module[row])) for row in (last, first))
+        if not region or region != other or of_pass[last] != of_pass[first]:
+            continue
+        ended = first if is_backward else last
+        if not ends[ended]:
+            is_inside = region in unknown if is_backward else _has_one_caller(ranges, call[last], call[first])
+            if not is_inside:
+                continue
+        launches = [row for row in range(last + 1, first) if module[row] != vocabulary.ACCUMULATION]
+        gaps.append(_Gap(region, int(number[ended]) if ends[ended] else -1, last, first, launches))
+    return gaps
+
+
+def _has_one_caller(ranges: pd.DataFrame, *calls: int) -> bool:
+    """Return whether two ranges are inside one range of a compiled module."""
+    callers = []
+    names, parents = ranges["name"], ranges["parent_id"].to_numpy()
+    for row in calls:
+        caller = -1
+        while row >= 0:
+            caller = row if compiled_graphs.is_compiled(str(names.iloc[row])) else caller
+            row = int(parents[row])
+        callers.append(caller)
+    return callers[0] == callers[1] >= 0
+
+
+def _split(values: pd.Series) -> list[np.ndarray]:
+    """Split places where a value changes."""
+    each = values.to_numpy()
+    return np.split(np.arange(len(each)), np.flatnonzero(each[1:] != each[:-1]) + 1)
+
+
+def _measure(step: pd.DataFrame, gaps: list[_Gap]) -> list[Break]:
     starts, ends = step["start_ns"].to_numpy(), step["end_ns"].to_numpy()
+    process, number, phase = (step[name].iloc[0] for name in ("process", "step", "phase"))
     breaks = []
-    for last, first, region in places:
-        reached = np.maximum.accumulate(ends[last:first])
-        idle = int(np.maximum(starts[last + 1 : first + 1] - reached, 0).sum())
-        breaks.append(Break(int(step["step"].iloc[0]), region, first - last - 1, idle))
+    for gap in gaps:
+        reached = np.maximum.accumulate(ends[gap.last : gap.first])
+        idle = int(np.maximum(starts[gap.last + 1 : gap.first + 1] - reached, 0).sum())
+        breaks.append(Break(int(process), int(number), str(phase), gap.region, gap.graph, len(gap.launches), idle))
     return breaks

@@ -4,9 +4,10 @@ Following modules (see `jobs.follow.module_ranges`) slows the CPU, so times come
 in each phase, thread by thread, an operation of a measured step is linked to the one at its place in a followed step,
 provided that all operations there are the same, in the same order. The same is: the same kernel with the same grid. If
 no followed step has that, names are compared without grids, since keys and values grow with each token that a model
-generates; and then the families of kernels, since a library has other kernels for other sizes. If they differ too, no
-operation of that phase is linked, unless torch.compile made another graph for that step, as for another size: then the
-launches of that graph say the modules (see `compiled_graphs`).
+generates; and then the families of kernels, since a library has other kernels for other sizes. Of a graph whose sizes
+do not change, grids are compared even then. If all differ, no operation of that phase is linked, unless torch.compile
+made another graph for that step, as for another size: then the launches of that graph say the modules (see
+`compiled_graphs`).
 """
 
 from typing import Any, NamedTuple
@@ -35,12 +36,12 @@ _WITH_MODULES = (
 """Phases in which modules launch: what is launched in others seldom has one, and need not be the same in every step."""
 
 _PLACE = ["process", "thread", "phase"]
-_FAMILY = "family"
+_FAMILY, _STATIC = "family", "static_grid"
 _SAME = {
     "kernels": (
         ["kernel_name", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"],
-        ["kernel_name"],
-        [_FAMILY],
+        ["kernel_name", _STATIC],
+        [_FAMILY, _STATIC],
     ),
     "memops": (["operation", "bytes"], ["operation"]),
 }
@@ -48,10 +49,12 @@ _SAME = {
 
 
 class _Graphs(NamedTuple):
-    """The graphs of torch.compile in a capture, and by process, thread and phase the paths of the compiled modules."""
+    """The graphs of torch.compile in a capture, by process, thread and phase the paths of the compiled modules, and the
+    grids that launches of graphs had in followed steps."""
 
     graphs: list[compiled_graphs.Graph]
     regions: dict[tuple[Any, ...], set[str]]
+    grids: compiled_graphs.Grids
 
 
 class ModuleLinks(NamedTuple):
@@ -81,12 +84,15 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
             named = [column for column in same[0] if column in operations]
             placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
             placed[["process", "start_ns", *named]] = operations[["process", "start_ns", *named]]
-            regions: dict[tuple[Any, ...], set[str]] = {}
+            known = _Graphs(graphs, {}, {})
             if kind == "kernels":
+                placed = placed.join(compiled_graphs.find_calls(attribution.ranges, place["range_id"]))
                 kinds = {name: _find_kind(str(name)) for name in placed["kernel_name"].unique()}
                 placed[_FAMILY] = placed["kernel_name"].map(kinds).astype(str)
-                regions = _look_inside(placed, followed, graphs)
-            problems += _link_sequences(placed, followed, [named, *same[1:]], _Graphs(graphs, regions), module, by)
+                _note_static_grids(placed, graphs)
+                _look_inside(placed, followed, known)
+            looser = [[column for column in columns if column in placed] for columns in same[1:]]
+            problems += _link_sequences(placed, followed, [named, *looser], known, module, by)
         linked[kind] = pd.DataFrame(
             {"module": pd.Categorical(module), "module_by": pd.Categorical(by, list(MODULE_BY))}, index=place.index
         )
@@ -103,27 +109,32 @@ def _find_kind(kernel: str) -> str:
     return kernel if compiled_graphs.is_generated(kernel) else find_family(kernel)
 
 
-def _look_inside(
-    kernels: pd.DataFrame, followed: pd.DataFrame, graphs: list[compiled_graphs.Graph]
-) -> dict[tuple[Any, ...], set[str]]:
-    """Give the kernels of compiled modules in followed steps the modules inside, in place. Returns the paths of the
-    compiled modules by process, thread and phase."""
-    regions: dict[tuple[Any, ...], set[str]] = {}
-    if not graphs:
-        return regions
+def _note_static_grids(kernels: pd.DataFrame, graphs: list[compiled_graphs.Graph]) -> None:
+    """Note the grids of kernels that static graphs alone launch, in place: as text, "" for others."""
+    static = compiled_graphs.list_static_kernels(graphs)
+    if static and set(compiled_graphs.GRID) <= set(kernels):
+        rows = kernels["kernel_name"].isin(static)
+        kernels[_STATIC] = ""
+        kernels.loc[rows, _STATIC] = kernels.loc[rows, compiled_graphs.GRID].astype(str).agg("x".join, axis=1)
+
+
+def _look_inside(kernels: pd.DataFrame, followed: pd.DataFrame, known: _Graphs) -> None:
+    """Give the kernels of compiled modules in followed steps the modules inside, in place. Adds the paths of the
+    compiled modules and the grids to what is known."""
+    if not known.graphs:
+        return
     for process, start, end in followed.itertuples(index=False):
         inside = (kernels["process"] == process) & kernels["launch_ns"].between(start, end, inclusive="left")
         of_step = kernels[inside].sort_values(["launch_ns", "start_ns"], kind="stable")
         for (*place, path), _ in of_step.groupby([*_PLACE, "module"], observed=True):
             if compiled_graphs.is_compiled(path):
-                regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
-        for _, rows in of_step.groupby(_number_passes(of_step["phase"].astype(str))):
+                known.regions.setdefault(tuple(place), set()).add(compiled_graphs.find_region(path))
+        for _, rows in of_step.groupby(number_passes(of_step["phase"].astype(str))):
             rows = rows.sort_values("thread", kind="stable")
-            kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, graphs)
-    return regions
+            kernels.loc[rows.index, "module"] = compiled_graphs.name_inside(rows, known.graphs, known.grids)
 
 
-def _number_passes(phases: pd.Series) -> pd.Series:
+def number_passes(phases: pd.Series) -> pd.Series:
     """Number the passes through the model, by the phases of kernels in order of launch: forward after backward begins
     another."""
     of_model = phases[phases.isin([vocabulary.FORWARD, vocabulary.BACKWARD])]
@@ -170,7 +181,7 @@ def _link_sequences(
                 break
         regions = graphs.regions.get(tuple(place), set())
         if reason and len(regions) == 1:
-            names = _name_by_graphs(sequence, next(iter(regions)), graphs.graphs)
+            names = _name_by_graphs(sequence, next(iter(regions)), graphs)
             _fill(sequence["row"].to_numpy(), names, module, by)
         if reason and place[-1] in _WITH_MODULES and (by[sequence["row"]] == UNKNOWN).any():
             problems.append(dict(zip(_PLACE, place)) | {"step": step, "reason": reason})
@@ -182,10 +193,11 @@ def _fill(row: np.ndarray, names: np.ndarray, module: np.ndarray, by: np.ndarray
     module[row[fill]], by[row[fill]] = names[fill], LINKED
 
 
-def _name_by_graphs(sequence: pd.DataFrame, region: str, graphs: list[compiled_graphs.Graph]) -> np.ndarray:
+def _name_by_graphs(sequence: pd.DataFrame, region: str, graphs: _Graphs) -> np.ndarray:
     """Return the modules of a step's kernels in the graphs that made them; none if there is a kernel that torch.compile
     made for no graph that is known."""
-    named = compiled_graphs.name_inside(sequence.assign(module=region), graphs)
+    alone = sequence.drop(columns=["call", "graph"]).assign(module=region)
+    named = compiled_graphs.name_inside(alone, graphs.graphs, graphs.grids)
     outside = np.array([compiled_graphs.is_compiled(path) for path in named], bool)
     generated = sequence["kernel_name"].astype(str).map(compiled_graphs.is_generated).to_numpy(bool)
     named[outside] = ""

@@ -40,8 +40,8 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
     is_chosen = np.array([text in chosen for text in names], bool)[name]
     own_step = np.array([is_step(text) for text in names], bool)[name]
     warms_up = np.array([is_warm_up(text) for text in names], bool)[name]
-    names_module, below_phase = _parse_modules(names)
-    has_own_module = names_module[name]
+    names_module, names_call, below_phase = _parse_modules(names)
+    has_own_module, is_call = names_module[name], names_call[name]
     is_forward = _find_numbered_forward(ranges, number, is_node, np.where(is_operation, NO_PHASE, own_phase), own_phase)
     own_phase[is_node & (own_phase == NO_PHASE)] = BACKWARD
     wins = (own_phase != NO_PHASE) & ~is_node
@@ -72,12 +72,14 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
         named_here = has_own_module[rows]
         below |= named_here
         outer = np.where(has & ~named_here, module[above], -1)
+        module[rows[is_call[rows]]] = outer[is_call[rows]]
+        below &= ~is_call[rows]
         operation = is_operation[rows] & (below | ~wins[rows])
         joined = rows[below & ~operation]
         module[joined] = modules.join(outer[below & ~operation], name[joined])
         if is_operation.any():
             around[rows] = np.where(has & ~named_here, around[above], -1)
-            holds = (~operation & ~wins[rows] & ~own_step[rows]) | named_here
+            holds = (~operation & ~wins[rows] & ~own_step[rows] & ~is_call[rows]) | named_here
             around[rows[holds]] = modules.join(around[rows[holds]], name[rows[holds]])
             around[rows[wins[rows] & ~below & ~is_operation[rows]]] = -1
             module[joined] = around[joined]
@@ -106,11 +108,13 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
     return placed, np.where(phase == BACKWARD, made_by, -1)
 
 
-def _parse_modules(names: list[str]) -> tuple[np.ndarray, list[str]]:
-    """Return for each name whether it names a module (bool), and its part of a module's path."""
+def _parse_modules(names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return for each name whether it names a module (bool), or a call of a graph inside one (bool), and its part of a
+    module's path."""
     own_module = [parse_module(text) for text in names]
+    is_call = [text.startswith(vocabulary.CALL) for text in names]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
-    return np.array([own is not None for own in own_module], bool), below_phase
+    return np.array([own is not None for own in own_module], bool), np.array(is_call, bool), below_phase
 
 
 def _spread_links(made_by: np.ndarray, parent: np.ndarray, by_depth: list[np.ndarray]) -> None:

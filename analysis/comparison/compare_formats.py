@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from profiler_job.analysis.capture.fused_kernels import BEGIN, END
 from profiler_job.analysis.comparison.align import NO_SHAPES, Alignment
 from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.gate import Condition, GateOutcome
@@ -43,7 +44,7 @@ from profiler_job.jobs.contract.words import format_count
 WIDTH = 80
 FEW = 5
 """Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
-FUSED_MODULES = "modules by themselves, and in kernels fused with others:"
+FUSED_MODULES = "modules that share kernels with others, with their parts of these kernels' time:"
 NAMED_MODULES = 8
 NAMED, MOST_NAMED = 3, 100
 """Kernels that only one side has: so many of each are named in text, and in Markdown and JSON."""
@@ -361,21 +362,17 @@ def _format_causes(pair: ComparedPair, top: int) -> list[str]:
 
 
 def describe_fused_modules(waterfall: Waterfall) -> list[tuple[int, str]]:
-    """List the most changed modules that one side fuses with others: the difference of their own kernels, and their
-    times on both sides with the fused kernels that compute a part of them, too."""
+    """List the most changed modules that a side fuses with others: the difference, and the times on both sides, with
+    their parts of the fused kernels, which are named."""
     rows = waterfall.by_module[waterfall.by_module["fused_into"] != ""].head(NAMED_MODULES)
     lines = []
     for row in rows.itertuples():
         times = [_format_ms(ns, waterfall.num, is_signed=False) for ns in (row.first_ns, row.second_ns)]
-        fused = [
-            f"{_format_ms(ns, waterfall.num, is_signed=False)} of {side} in"
-            for side, ns in (("A", row.first_fused_ns), ("B", row.second_fused_ns))
-            if ns
-        ]
         place = f"{row.phase or 'outside phases'}, {row.module}"
         name, *others = row.fused_into.split("; ")
+        name = name.removeprefix(BEGIN).removesuffix(END)
         more = f" and {len(others)} more" if others else ""
-        text = f"{place}: {times[0]} -> {times[1]}, and {' and '.join(fused)} {name}{more}"
+        text = f"{place}: {times[0]} -> {times[1]}, fused into {name}{more}"
         lines.append((int(row.second_ns - row.first_ns), text))
     return lines
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import capture_cache
+from profiler_job.analysis.capture.fused_kernels import weigh_fused
 from profiler_job.analysis.capture.profiles import find_profiles
 from profiler_job.analysis.comparison import noise as noises
 from profiler_job.analysis.comparison.align import Alignment, Case, align, compare_settings
@@ -73,16 +74,23 @@ class KernelPart:
     def __str__(self) -> str:
         return ", ".join(f"{key} {getattr(self, key)}" for key in PART_KEYS if getattr(self, key))
 
-    def holds(self, kernels: pd.DataFrame) -> np.ndarray:
-        """Mark the rows that belong to the part: a bool for each."""
-        chosen = np.ones(len(kernels), bool)
+    def find_shares(self, kernels: pd.DataFrame) -> np.ndarray:
+        """Return how much of each row belongs to the part: 0 to 1; of a fused kernel what its modules inside have."""
+        shares = np.ones(len(kernels))
         for key in PART_KEYS:
-            if wanted := getattr(self, key):
+            if getattr(self, key):
                 values = simplify_modules(kernels[key]) if key == "module" else kernels[key].astype("category")
                 names = [str(name) for name in values.cat.categories]
-                inside = [name == wanted or (key == "module" and name.startswith(f"{wanted}/")) for name in names]
-                chosen &= np.array([*inside, False])[values.cat.codes.to_numpy()]
-        return chosen
+                fused = weigh_fused(names) if key == "module" else {}
+                inside = [self._share_name(key, name, fused.get(name)) for name in names]
+                shares *= np.array([*inside, 0.0])[values.cat.codes.to_numpy()]
+        return shares
+
+    def _share_name(self, key: str, name: str, weights: Mapping[str, int] | None) -> float:
+        wanted = getattr(self, key)
+        weights = weights or {name: 1}
+        inside = [path == wanted or (key == "module" and path.startswith(f"{wanted}/")) for path in weights]
+        return sum(itertools.compress(weights.values(), inside)) / sum(weights.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,8 +404,9 @@ def _measure_part(side: Side, run_ids: Runs, part: KernelPart, totals: Totals) -
     """Compute the median over steps and ranks, then over processes, like `measure`; a step without such a kernel has
     0."""
     kernels = keep_runs(side.kernels, run_ids)
-    kernels = kernels[part.holds(kernels)]
-    rows = kernels[["run_id", "rank", "step"]].assign(time_ns=kernels["end_ns"] - kernels["start_ns"])
+    shares = part.find_shares(kernels)
+    times = (kernels["end_ns"] - kernels["start_ns"]) * shares
+    rows = kernels[["run_id", "rank", "step"]].assign(time_ns=times)[shares > 0]
     sums = rows.groupby(["run_id", "rank", "step"], observed=True)["time_ns"].agg(["sum", "size"]).reset_index()
     steps = totals.steps[["run_id", "rank", "step"]].astype({"run_id": str})
     sums = steps.merge(sums.astype({"run_id": str}), how="left", on=["run_id", "rank", "step"]).fillna(0)
@@ -578,5 +587,6 @@ def _find_cause(
 
 
 def _is_in_part(cause: Cause, part: KernelPart) -> bool:
-    inside = not part.module or cause.module == part.module or cause.module.startswith(f"{part.module}/")
+    paths = weigh_fused([cause.module]).get(cause.module) or [cause.module]
+    inside = any(not part.module or path == part.module or path.startswith(f"{part.module}/") for path in paths)
     return inside and part.phase in ("", cause.phase) and (not part.family or part.family in cause.families)

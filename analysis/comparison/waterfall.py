@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from profiler_job.analysis.comparison.fused_modules import add_fused
+from profiler_job.analysis.capture.fused_kernels import shorten_fused
+from profiler_job.analysis.comparison.fused_modules import divide_among_modules
 from profiler_job.analysis.comparison.noise import Kind as Clock
 from profiler_job.analysis.comparison.noise import Noise, NumOf
 from profiler_job.analysis.comparison.totals import COPY, IDLE, KERNEL, Totals, match_modules
@@ -94,8 +95,8 @@ class Waterfall:
     PARTS, whose sums are second_ns - first_ns. names: kernels that only one side has, in any phase and module:
     kernel_name, family, first_calls, second_calls, first_ns, second_ns; the longest first. causes: what counts first
     (`_order`), whose ns sum to second_ns - first_ns of the waterfall. by_phase, by_module: the kernels by phase, and by
-    phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first; by_module has the
-    columns of `fused_modules.add_fused`, too."""
+    phase and module: first_calls, second_calls, first_ns, second_ns, band_ns; the most changed first; by_module
+    divides fused kernels, and has fused_into (see `fused_modules.divide_among_modules`), too."""
 
     num: int
     num_steps: int
@@ -185,8 +186,8 @@ def explain(
     has, if tokens are compared. num_layers: of the model of both, 0 if not known. step_off_ns: by how much the step of
     B differs beyond noise, which the parts should explain; 0 if it does not."""
     scales = _make_scales(first, second, tokens)
-    kernels = _join_sides(*match_modules(first.kernels, second.kernels), KERNEL, scales)
-    kernels = _add_parts(kernels)
+    joined = _join_sides(*match_modules(first.kernels, second.kernels), KERNEL, scales)
+    kernels = _add_parts(_name_fused(joined))
     bands = _PartBands(noise, num_runs, scales)
     num = scales.num_steps
     causes = [*_explain_replaced(kernels, num, bands, num_layers), *_explain_per_call(kernels, num, bands)]
@@ -208,7 +209,7 @@ def explain(
         groups=groups,
         names=_find_one_sided(kernels),
         by_phase=_sum_by(groups, ["phase"], bands),
-        by_module=add_fused(_sum_by(groups, ["phase", "module"], bands)),
+        by_module=_sum_by(divide_among_modules(joined), ["phase", "module", "fused_into"], bands),
         causes=causes,
     )
 
@@ -236,6 +237,14 @@ def _join_sides(first: pd.DataFrame, second: pd.DataFrame, by: list[str], scales
         sides.append(scaled.set_index(by).rename(columns={"calls": f"{side}_calls", "time_ns": f"{side}_ns"}))
     both = sides[0].join(sides[1], how="outer")
     return both.fillna(0).astype("int64").reset_index()
+
+
+def _name_fused(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Name fused kernels without percents, which differ between sizes; those that are called the same then are one."""
+    short = kernels["module"].map(shorten_fused)
+    if short.equals(kernels["module"]):
+        return kernels
+    return kernels.assign(module=short).groupby(KERNEL, sort=False).sum().reset_index()
 
 
 def _add_parts(kernels: pd.DataFrame) -> pd.DataFrame:

@@ -96,7 +96,7 @@ FINDING_KINDS = {
         "the host loads kernels' code, as in first steps: {time}, {share} of elapsed time, {calls}",
     ),
     "graph_breaks": FindingKind(
-        "GPU time in which nothing runs where torch.compile breaks a graph in forward",
+        "GPU time in which nothing runs where torch.compile breaks a graph",
         "the GPU idles where torch.compile breaks its graphs: {time}, {share} of the GPU's span, {breaks}",
     ),
     "tiny_kernels": FindingKind(
@@ -517,7 +517,7 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
 def _find_graph_breaks(capture: Capture, attribution: Attribution, span_ns: int) -> Iterator[Finding]:
     breaks = find_breaks(capture, attribution)
     if breaks:
-        regions = Counter(shorten(graph_break.region) for graph_break in breaks)
+        regions = Counter(f"{shorten(graph_break.region)} in {graph_break.phase}" for graph_break in breaks)
         of_regions = ", ".join(f"{name}: {count}" for name, count in regions.most_common(_TOP))
         launches = sum(graph_break.launches for graph_break in breaks)
         evidence = f"{of_regions}; {launches} kernels of none of the graphs between"

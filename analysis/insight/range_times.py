@@ -51,9 +51,11 @@ def summarise_ranges(
 
 
 def _mark_notes(ranges: pd.DataFrame) -> np.ndarray:
-    """Mark the ranges in which `profile` has written what graphs hold: nothing runs in them."""
+    """Mark the ranges in which `profile` has written what graphs hold, in which nothing runs, and which are called."""
     paths = ranges["path"].cat
-    notes = paths.categories.astype(str).str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
+    texts = paths.categories.astype(str)
+    notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
+    notes |= texts.str.contains(rf"(?:^|/){vocabulary.CALL}\d+$")
     return np.asarray(notes, bool)[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 

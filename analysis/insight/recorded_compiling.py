@@ -1,28 +1,31 @@
 """What torch.compile did in a script that was measured, as tables of a recording: what was noted inside the script, and
 what its graph breaks cost in the captured steps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 from pydantic import ValidationError
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.graph_breaks import find_breaks
+from profiler_job.analysis.capture.graph_breaks import Break, find_breaks
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.recorded_waits import read_waits
-from profiler_job.analysis.recording.ingest import ResultsError
-from profiler_job.jobs.contract.compiling import Compiling, CompilingRecord
+from profiler_job.analysis.recording.ingest import ResultsError, first_rank, processes_by_rank
+from profiler_job.jobs.contract.compiling import Compiling, CompilingRecord, GraphBreak
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import CAPTURE, COMPILING
 from profiler_job.jobs.contract.messages import COMPILE
 from profiler_job.jobs.contract.quantities import format_time
-from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.contract.ranges import PASSES
+from profiler_job.jobs.contract.words import format_count, inflect
 
 BREAK, NOT_KNOWN = "graph break", "modules not known"
 """Kinds of notes."""
+COUNTED = ("breaks", "kernels", "idle_ns")
+"""What is counted of graph breaks: how many, kernels between their graphs, and idle time of the GPU."""
 
 
 def read_compiling(run: Path) -> dict[str, pd.DataFrame]:
@@ -36,10 +39,13 @@ def read_compiling(run: Path) -> dict[str, pd.DataFrame]:
         where, why = describe_invalid(error)
         raise ResultsError(f"{run / COMPILING} is of another version ({where}: {why}): measure again") from error
     scalars = [(each.rank, name, value) for each in ranks for name, value in list_scalars(each).items()]
+    breaks: dict[int, list[Break]] = {}
     if any(each.breaks for each in ranks) and (run / CAPTURE).is_file():
-        scalars += [(ranks[0].rank, name, value) for name, value in measure_breaks(run / CAPTURE).items()]
+        breaks = read_breaks(run / CAPTURE)
+        of_all = [each for of_rank in breaks.values() for each in of_rank]
+        scalars += [(ranks[0].rank, name, value) for name, value in sum_breaks(of_all).items()]
     named = [{"rank": rank, "figure": f"{COMPILE}{name}", "unit": "", "value": value} for rank, name, value in scalars]
-    notes = [note for each in ranks for note in list_notes(each)]
+    notes = [note for each in ranks for note in list_notes(each, breaks.get(each.rank, []))]
     return {"figures": pd.DataFrame(named)} | ({"compile_notes": pd.DataFrame(notes)} if notes else {})
 
 
@@ -50,32 +56,56 @@ def list_scalars(compiling: Compiling) -> dict[str, float]:
     return {name: float(num) for name, num in counted.items() if num is not None} | seconds
 
 
-def list_notes(compiling: Compiling) -> list[dict[str, object]]:
-    """List the notes of a rank, as rows of `compile_notes`."""
-    about = {"rank": compiling.rank}
-    unknown = [*compiling.errors, *filter(None, [compiling.compiled_autograd])]
+def list_notes(compiling: Compiling, breaks: Sequence[Break]) -> list[dict[str, object]]:
+    """List the notes of a rank, as rows of `compile_notes`. breaks: of its captured steps."""
+    not_known = {f"{phase}_{name}": -1 for phase in PASSES for name in COUNTED}
+    rows: list[dict[str, object]] = [
+        {"kind": BREAK, "where": line.where, "function": line.function, "reason": line.reason, **not_known, **costs}
+        for line, costs in zip(compiling.breaks, measure_lines(compiling.breaks, breaks))
+    ]
+    for reason in [*compiling.errors, *filter(None, [compiling.compiled_autograd])]:
+        rows.append({"kind": NOT_KNOWN, "where": "", "function": "", "reason": reason, **not_known})
+    return [{"rank": compiling.rank} | row for row in rows]
+
+
+def measure_lines(lines: Sequence[GraphBreak], breaks: Sequence[Break]) -> list[dict[str, int]]:
+    """Measure what each line costs at which graphs break, in the mean over the captured steps of a rank: columns of
+    `compile_notes`, none where it is not known. A break at which no graph ends is of the line that ends none, if there
+    is one such line."""
+    owners = {graph: place for place, line in enumerate(lines) for graph in line.graphs}
+    others = [place for place, line in enumerate(lines) if not line.graphs]
+    if not breaks or (owners and all(each.graph < 0 for each in breaks)):
+        return [{} for _ in lines]
+    if len(others) == 1:
+        owners[-1] = others[0]
+    known = set(owners.values())
     return [
-        *(about | {"kind": BREAK} | each.model_dump() for each in compiling.breaks),
-        *(about | {"kind": NOT_KNOWN, "where": "", "function": "", "reason": reason} for reason in unknown),
+        {name: round(value) for name, value in sum_breaks(own, breaks).items()} if place in known else {}
+        for place in range(len(lines))
+        for own in [[each for each in breaks if owners.get(each.graph) == place]]
     ]
 
 
-def measure_breaks(file: Path) -> dict[str, float]:
-    """Measure the graph breaks of a captured step in forward, in the mean over steps and processes: how many there are,
-    the kernels between their graphs, and how long the GPU is idle at them (ns). {} if none is seen. Raises
-    ExportError."""
+def read_breaks(file: Path) -> dict[int, list[Break]]:
+    """Read the graph breaks of the captured steps, by rank. Raises ExportError."""
     capture = read(file, details=False)
     attribution = infer_phases(capture, attribute(capture))
-    ranges = attribution.ranges
-    num = len(ranges.loc[ranges["step"] >= 0, ["process", "step"]].drop_duplicates())
     breaks = find_breaks(capture, attribution)
-    if not breaks:
-        return {}
-    return {
-        "breaks": len(breaks) / num,
-        "break_kernels": sum(each.launches for each in breaks) / num,
-        "break_idle_ns": sum(each.idle_ns for each in breaks) / num,
-    }
+    first, processes = first_rank(attribution.ranges), processes_by_rank(attribution.ranges)
+    return {rank: [each for each in breaks if each.process == process] for rank, process in enumerate(processes, first)}
+
+
+def sum_breaks(breaks: Sequence[Break], of: Sequence[Break] = ()) -> dict[str, float]:
+    """Sum graph breaks of captured steps, forward and backward, in the mean over the steps and processes of `of`, which
+    are all that were measured: how many there are, the kernels between their graphs, and how long the GPU is idle at
+    them (ns)."""
+    summed: dict[str, float] = {}
+    for phase in PASSES:
+        num = len({(each.process, each.step) for each in of or breaks if each.phase == phase})
+        own = [each for each in breaks if each.phase == phase]
+        counts = len(own), sum(each.launches for each in own), sum(each.idle_ns for each in own)
+        summed |= {f"{phase}_{name}": count / num for name, count in zip(COUNTED, counts) if num}
+    return summed
 
 
 def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> list[str]:
@@ -85,21 +115,23 @@ def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> lis
     if not of.get("graphs") and not of.get("cached_graphs") and not len(notes):
         return []
     took = f" in {format_time(of['ns'])}" if of.get("ns") else ""
-    lines = [f"It compiled {format_count(int(of.get('graphs', 0)), 'graph')}{took}."]
+    lines = [f"torch.compile made {format_count(int(of.get('graphs', 0)), 'graph')}{took}."]
     if num := int(of.get("cached_graphs", 0)):
-        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, and do not say their modules.")
+        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, so the modules inside are not known.")
     if num := int(of.get("late_graphs", 0)):
         lines.append(
-            f"{format_count(num, 'graph')} of these came in measured steps, which take longer by it: measure with a "
-            "larger --skip, or find out why it compiles again."
+            f"Of these, {num:,} {'was' if num == 1 else 'were'} made in measured steps, which took longer for it. "
+            "Measure with a larger --skip, or find out why torch.compile compiles again."
         )
-    if of.get("breaks"):
-        lines.append(
-            f"Graph breaks in forward of a captured step: {of['breaks']:.3g}. At them the GPU is idle for "
-            f"{format_time(of['break_idle_ns'])}; kernels between the graphs: {of['break_kernels']:.3g}."
-        )
+    for phase in PASSES:
+        if breaks := of.get(f"{phase}_breaks"):
+            idle, kernels = format_time(of[f"{phase}_idle_ns"]), of[f"{phase}_kernels"]
+            lines.append(
+                f"The {phase} pass of a captured step has {breaks:.3g} {inflect(breaks, 'graph break')}. There the GPU "
+                f"is idle for {idle}, and runs {kernels:.3g} {inflect(kernels, 'kernel')} that no graph has."
+            )
     unknown = notes.loc[notes["kind"] == NOT_KNOWN, "reason"].astype(str).drop_duplicates()
-    return lines + [f"Which module is in which kernel is not known of all graphs: {why}." for why in unknown]
+    return lines + [f"The modules of some kernels are not known. Reason: {why}." for why in unknown]
 
 
 TABLES_OF_SCRIPTS = (read_waits, read_compiling)

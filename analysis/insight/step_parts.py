@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide_fused
 from profiler_job.analysis.insight.run_limit import IDLE
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -81,7 +82,7 @@ def measure_step_parts(
     Phases come in their order, modules by falling time, kinds in the order of KINDS.
 
     limits: of `step_limits.measure_limits`; elapsed: of `run_limit.split_steps`."""
-    totals = kernel_time.kernel_totals(kernels)
+    totals = divide_fused(kernel_time.kernel_totals(kernels), ["time_ns"])
     rows = totals[["run_id", "phase", "module"]].assign(
         kind=totals["family"].map(KIND_OF_FAMILY).fillna(REST), time_ns=totals["time_ns"]
     )

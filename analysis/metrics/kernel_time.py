@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide_fused, format_fused, parse_fused, shorten_fused
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.recording.run_table import measure_by_run
@@ -12,18 +13,16 @@ from profiler_job.jobs.contract import ranges
 
 OUTSIDE = "(outside modules)"
 _BLOCK = re.compile(rf"\b{ranges.BLOCK_PREFIX}\d+\b")
-FUSED_BEGIN = ranges.FUSED.partition("{}")[0]
-"""How the name of kernels begins that compute parts of several modules."""
 _LISTED = re.compile(r"\.\d+(?=[/ .)[]|$)")
 
 
 def module_of(path: str) -> str:
     """Module of a range path without the numbers of blocks, and of modules in lists: block_7/attention/softmax ->
-    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, GPT/(fused: h.3.mlp + norm) -> GPT/(fused: h.*.mlp + norm),
-    GPT/(fused: h.0.norm + h.1.norm) -> GPT/(fused: h.*.norm)."""
+    block/attention/softmax, GPT/h.3/mlp -> GPT/h.*/mlp, and in fused kernels, too (see `fused_kernels`):
+    GPT/(fused: h.0.norm 50% + h.1.norm 30%) -> GPT/(fused: h.*.norm 80%)."""
     module = _LISTED.sub(".*", _BLOCK.sub("block", path))
-    base, begins, names = module.rpartition(FUSED_BEGIN)
-    return f"{base}{begins}{' + '.join(dict.fromkeys(names[:-1].split(' + ')))})" if begins else module
+    known = parse_fused(module)
+    return format_fused(*known) if known else module
 
 
 @remember
@@ -92,9 +91,15 @@ def sum_by_family(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 
 def sum_by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
     """Time, calls, share and launching modules of each kernel name, largest first: within, kernel_name, family, calls,
-    time_ns, share, modules ("a, b": the modules by falling time)."""
+    time_ns, share, modules ("a, b": the modules by falling time; of fused kernels the short names)."""
     keys = [*within, "kernel_name", "family"]
-    parts = totals.groupby([*keys, "module"], sort=False)[["calls", "time_ns"]].sum().reset_index()
+    short = {module: shorten_fused(module) for module in totals["module"].unique()}
+    parts = (
+        totals.assign(module=totals["module"].map(short))
+        .groupby([*keys, "module"], sort=False)[["calls", "time_ns"]]
+        .sum()
+        .reset_index()
+    )
     parts = parts.sort_values([*keys, "time_ns", "module"], ascending=[True] * len(keys) + [False, True])
     rows = parts.groupby(keys, sort=False).agg(
         calls=("calls", "sum"),
@@ -110,8 +115,10 @@ def sum_by_kernel(totals: pd.DataFrame, within: list[str]) -> pd.DataFrame:
 def top_of_modules(totals: pd.DataFrame) -> pd.DataFrame:
     """The kernel with the most time in each module and phase: run_id, module, phase, kernel_name, family, calls,
     time_ns (of the kernel there), share (of the module's time in that phase), step_share (of the module in the phase).
-    Modules by falling time in a run, phases in the order in which they run."""
+    Of a fused kernel each module has its part. Modules by falling time in a run, phases in the order in which they
+    run."""
     within = ["run_id", "module", "phase"]
+    totals = divide_fused(totals, ["time_ns"])
     rows = totals[totals["module"] != ""]
     rows = rows.assign(
         share=share_of(rows, within),
@@ -144,16 +151,48 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
 def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
     for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where forward has
-    none), is_leaf (nothing is inside it).
+    none), is_leaf (nothing is inside it), is_fused.
 
-    A module comes before those inside it, the largest first. What backward computes again, and what no module launches,
-    have names in brackets; kernels outside every module are `OUTSIDE`.
+    A module comes before those inside it, the largest first, fused kernels last. What backward computes again, and what
+    no module launches, have names in brackets; kernels outside every module are `OUTSIDE`. A fused kernel's time is in
+    the rows of its modules, and again in a row of its own (is_fused) below the module around all of them.
     """
+    table = _sum_by_phase(divide_fused(totals, ["time_ns"])).assign(is_fused=False)
+    known = {"forward_ns", "backward_ns"} <= set(table)
+    ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
+    table["ratio"] = ratio
+    outer = {(run_id, path.rpartition("/")[0]) for run_id, path in zip(table["run_id"], table["module"])}
+    table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
+    fused = totals[[parse_fused(module) is not None for module in totals["module"]]]
+    if len(fused):
+        lines = _sum_by_phase(fused.assign(module=fused["module"].map(shorten_fused)))
+        lines = lines[[parse_fused(module) is not None for module in lines["module"]]]
+        table = pd.concat([table, lines.assign(is_fused=True, is_leaf=False)], ignore_index=True)
+        times = [name for name in table if str(name).endswith("_ns")]
+        table[times] = table[times].fillna(0.0)
+    table["step_share"] = table["total_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
+    return table.iloc[_sort_as_tree(table)].reset_index(drop=True)
+
+
+def _sum_by_phase(totals: pd.DataFrame) -> pd.DataFrame:
+    """Sum kernels by module, and all that is inside it: run_id, module, depth, {phase}_ns, total_ns."""
     phases = [phase for phase in (*ranges.ALL_PHASES, "") if phase in set(totals["phase"])]
+    table = _sum_inside(totals).pivot_table(
+        index=["run_id", "module", "depth"], columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
+    )
+    table = table.reindex(columns=phases, fill_value=0.0).rename(columns=lambda phase: f"{phase or 'other'}_ns")
+    table["total_ns"] = table.sum(axis=1)
+    table = table.reset_index()
+    table.columns.name = None
+    return table
+
+
+def _sum_inside(totals: pd.DataFrame) -> pd.DataFrame:
+    """Sum kernels by module, once for it and for each module around it: run_id, module, depth, phase, time_ns."""
     rows = totals.groupby(["run_id", "module", "phase"], sort=False)["time_ns"].sum().reset_index()
     top = rows["phase"].map({ranges.LOSS: ranges.LOSS_MODULE}).fillna(OUTSIDE)
     parts = [path.split("/") for path in rows["module"].where(rows["module"] != "", top)]
-    nested = pd.DataFrame(
+    return pd.DataFrame(
         [
             (run_id, "/".join(names[: depth + 1]), depth, phase, time_ns)
             for run_id, names, phase, time_ns in zip(rows["run_id"], parts, rows["phase"], rows["time_ns"])
@@ -161,30 +200,16 @@ def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
         ],
         columns=["run_id", "module", "depth", "phase", "time_ns"],
     )
-    table = nested.pivot_table(
-        index=["run_id", "module", "depth"], columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0
-    )
-    table = table.reindex(columns=phases, fill_value=0.0).rename(columns=lambda phase: f"{phase or 'other'}_ns")
-    table["total_ns"] = table.sum(axis=1)
-    table = table.reset_index()
-    table.columns.name = None
-    table["step_share"] = table["total_ns"] / table["run_id"].map(totals.groupby("run_id")["time_ns"].sum())
-    known = {"forward_ns", "backward_ns"} <= set(table)
-    ratio = table["backward_ns"] / table["forward_ns"].where(table["forward_ns"] > 0) if known else float("nan")
-    table["ratio"] = ratio
-    outer = {(run_id, path.rpartition("/")[0]) for run_id, path in zip(table["run_id"], table["module"])}
-    table["is_leaf"] = [key not in outer for key in zip(table["run_id"], table["module"])]
-    return table.iloc[_sort_as_tree(table)].reset_index(drop=True)
 
 
 def _sort_as_tree(table: pd.DataFrame) -> list[int]:
-    """Rows so that each module is followed by those inside it, siblings by falling time."""
+    """Rows so that each module is followed by those inside it, siblings by falling time, fused kernels after them."""
     time = {(run, path): ns for run, path, ns in zip(table["run_id"], table["module"], table["total_ns"])}
     order = {run_id: i for i, run_id in enumerate(dict.fromkeys(table["run_id"]))}
 
     def key(row: int) -> list[Any]:
         run, names = table["run_id"].iat[row], table["module"].iat[row].split("/")
         above = ["/".join(names[: i + 1]) for i in range(len(names))]
-        return [order[run], *((-time[run, path], path) for path in above)]
+        return [order[run], *((parse_fused(path) is not None, -time[run, path], path) for path in above)]
 
     return sorted(range(len(table)), key=key)

@@ -13,7 +13,6 @@ import pandas as pd
 
 from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.choices import Metric
-from profiler_job.analysis.comparison.fused_modules import SIDES
 from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Comparison, Judgement
 from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import Bands
@@ -324,9 +323,8 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
 def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall) -> Table:
     """Kernels of a step: how many, and their time, or their time for so many tokens."""
     off = sums["second_ns"] - sums["first_ns"]
-    fused = [f"{side}_fused_ns" for side in SIDES if f"{side}_fused_ns" in sums and sums[f"{side}_fused_ns"].any()]
     rows = sums.assign(difference_ns=off, is_real=off.abs() > sums["band_ns"])
-    calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns", *fused]
+    calls, times = ["first_calls", "second_calls"], ["first_ns", "second_ns", "difference_ns", "band_ns"]
     rows[calls] = rows[calls] / waterfall.num_steps
     rows[times] = rows[times] / waterfall.num
     rows["phase"] = rows["phase"].map(make_printable).replace("", "outside phases")
@@ -343,12 +341,9 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
         Column("band_ns", COUNTS, "ms"),
         Column("is_real", "beyond it", "yes_no"),
     ]
-    if fused:
-        rows[fused] = rows[fused].where(rows[fused] > 0)
+    if "fused_into" in rows and (rows["fused_into"] != "").any():
         rows["fused_into"] = rows["fused_into"].map(make_printable)
-        words = {"first_fused_ns": "and fused with others, A", "second_fused_ns": "and fused with others, B"}
-        columns += [Column(name, words[name], "ms", absent=" ") for name in fused]
-        columns.append(Column("fused_into", "in", "words", absent=" "))
+        columns.append(Column("fused_into", "fused into", "words", absent=" "))
     return Table(key, title, tuple(columns), rows)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide_fused
 from profiler_job.analysis.insight import run_advice, run_limit, step_parts
 from profiler_job.analysis.insight.communication_lines import NO_CAUSES
 from profiler_job.analysis.insight.insight import interpret_run
@@ -462,6 +463,7 @@ def _times(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> 
 
 
 def _modules(totals: pd.DataFrame) -> pd.DataFrame:
+    totals = divide_fused(totals, ["time_ns"])
     rows = totals.groupby(["phase", "module"], sort=False)[["time_ns", "calls"]].sum().reset_index()
     rows["share"] = rows["time_ns"] / rows["time_ns"].sum()
     rows["module"] = rows["module"].where(rows["module"] != "", kernel_time.OUTSIDE)

@@ -59,7 +59,7 @@ def answer(
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
-        "has_fused": bool(frames.tree["module"].str.contains(kernel_time.FUSED_BEGIN, regex=False).any()),
+        "has_fused": bool(frames.tree["is_fused"].any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,

@@ -327,7 +327,7 @@ def _cell(
     if column.kind == "prose":
         return Markup('<td class="wrap">{}</td>').format(text.prose(value))
     if column.kind == "code":
-        return Markup("<td><code>{}</code></td>").format(text.escape(value))
+        return Markup("<td><code>{}</code></td>").format(text.escape(value).replace("/", Markup("/<wbr>")))
     if column.kind == "family":
         return Markup("<td>{}</td>").format(family_chip(value, families))
     if column.kind == "modules":

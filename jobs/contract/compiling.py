@@ -11,11 +11,13 @@ class _Part(BaseModel):
 
 class GraphBreak(_Part):
     """A line at which a graph ends, so that Python runs before the next. where: its file, below the script's folder,
-    and line; "" if it is not known."""
+    and line; "" if it is not known. graphs: numbers of the graphs that end there, as ranges of their calls have them;
+    none if Dynamo leaves a whole function to Python there."""
 
     reason: str
     where: str = ""
     function: str = ""
+    graphs: list[int] = []
 
 
 class Compiling(_Part):

@@ -34,11 +34,19 @@ ranges have other names, and no time is taken from it:
         modules:optimizer/block_0/ffn   (the module that uses the parameter)
 
 The last followed step ends with the graphs that torch.compile made, forward and backward: what each launches, in
-order, as `kernel|module=percent|...` (see `jobs.follow.compiled_graphs`).
+order, as `kernel|module=percent|...`, of the bytes of results (see `jobs.follow.compiled_graphs`).
 
-    modules:graph 0 forward GPT
+    modules:graph 0 forward GPT (static)
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100
       extern_kernels.addmm|blocks.0/mlp/out=100
+
+In followed steps each call of such a graph has a range with its number, which is no module. It says, too, whether the
+graph ends at a graph break (see `jobs.follow.graph_calls`):
+
+    modules:forward
+      GPT (compiled)
+        modules:call 0 broken
+        modules:call 1
 
 It ends, too, with the CUDA graphs that the script captured itself: the ranges that were open while a graph was
 captured, with a range for each of its nodes that does something, in order (see `jobs.follow.script_graphs`).
@@ -61,6 +69,7 @@ FORWARD = "forward"
 LOSS = "loss"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
+PASSES = (FORWARD, BACKWARD)
 PHASES = (FORWARD, LOSS, BACKWARD, OPTIMIZER)
 """The phases of a sweep's steps."""
 
@@ -75,6 +84,9 @@ FOLLOWED = "modules:"
 """Prefix of the outermost ranges of a step in which modules are followed."""
 FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 GRAPH = f"{FOLLOWED}graph "
+STATIC = " (static)"
+"""Suffix of the range of a graph no size of which changes between its calls."""
+CALL, BROKEN = f"{FOLLOWED}call ", " broken"
 CAPTURED = f"{FOLLOWED}captured "
 NODE = f"{FOLLOWED}node "
 RANK = f"{FOLLOWED}rank "

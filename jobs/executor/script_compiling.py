@@ -21,6 +21,7 @@ def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
                 reason=scrub_text(each["reason"]),
                 where=f"{shorten_path(each['file'], folder)}:{each['line']}" if each["file"] else "",
                 function=each["function"],
+                graphs=each["graphs"],
             )
             for each in noted["graph_breaks"]
         ],

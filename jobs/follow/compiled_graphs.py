@@ -27,11 +27,14 @@ from typing import Any, NamedTuple
 import torch
 
 from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
+from .graph_calls import GraphCalls
 from .module_ranges import COMPILED, LOSS
 from .wrapping import wrap
 
 GRAPH = "modules:graph "
 """Prefix of the range of a graph: its number, its pass, and the path of the module that it was compiled for."""
+STATIC = " (static)"
+"""Suffix of it if no size changes between the graph's calls: then each launch has one grid."""
 GENERATED = ("triton_", "cpp_")
 """How the names of kernels begin that Inductor makes."""
 NORMAL, BASIC = 1, 2
@@ -42,8 +45,8 @@ AUTOGRAD_CACHES = {"enable_autograd_cache": False, "enable_remote_autograd_cache
 """Settings of Inductor and of AOTAutograd while a graph is compiled: no cache of graphs."""
 EXPLANATION = "Explanation: "
 """Before what PyTorch says of a reason for which a graph breaks."""
-SMALLEST_SHARE = 10
-"""Percent of the bytes of a launch: modules with less are left out."""
+SMALLEST_SHARE = 1
+"""Percent of the bytes of a launch: modules with less are left out, so that no more than 100 are named."""
 
 SUMMED, CAST, SCATTERED = "aten.sum", "aten.to", "aten.index_put_"
 """Calls of which Inductor notes nothing. They have the modules of the kernel before: it has left parts of a sum, or
@@ -66,11 +69,13 @@ class Launch(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """calls: of the nodes of autograd, if compiled autograd made the graph (see `compiled_backward`)."""
+    """calls: of the nodes of autograd, if compiled autograd made the graph (see `compiled_backward`). is_static: no
+    size changes between its calls."""
 
     is_backward: bool
     launches: list[Launch]
     calls: tuple[str, ...] = ()
+    is_static: bool = False
 
 
 class CompiledGraphs:
@@ -83,6 +88,9 @@ class CompiledGraphs:
         self.paths: dict[int, str] = {}
         """Paths of modules inside a model whose code ran around a compiled part, by their ids."""
         self.backward = CompiledBackward(self.lower_level)
+        self.calls = GraphCalls()
+        self.reasons: dict[str, Any] = {}  # why Dynamo ended its last graph of a frame, by the frame's id
+        self.ends: dict[int, Any] = {}  # why graphs ended, by their numbers, forward and backward
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
         self.has_update = False  # whether a graph is of an optimizer
@@ -113,11 +121,15 @@ class CompiledGraphs:
             from torch._dynamo.output_graph import OutputGraph
             from torch._functorch import config as functorch
 
+            wrap(OutputGraph, "call_user_compiler", self.note_end)
             wrap(OutputGraph, "call_user_compiler", partial(call_within, functorch, AUTOGRAD_CACHES))
         with self.noting_errors("cache of Inductor"):
             from torch._inductor import compile_fx, config
 
+            wrap(compile_fx, "_compile_fx_inner", self.name_calls)
             wrap(compile_fx, "_compile_fx_inner", partial(call_within, config, GRAPH_CACHES))
+        with self.noting_errors("calls of graphs"):
+            self.calls.begin()
         with self.noting_errors("skip_code"):
             leave_alone()
         self.backward.begin()
@@ -150,11 +162,26 @@ class CompiledGraphs:
             nodes = lowering.module.graph.nodes
             graph = read_graph(lowering, module, self.backward.find_calls(nodes))
             self.graphs.append(graph)
+            self.ends[len(self.graphs) - 1] = self.reasons.get(read_frame())
             if not graph.launches and any(map(count_bytes, nodes)):
                 self.note_error("Inductor's code of a graph names none of its launches")
             elif graph.launches and not any(launch.shares for launch in graph.launches):
                 self.note_error("Inductor does not say what the launches of a graph compute")
         return module
+
+    def name_calls(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Compile a graph, as `called` does, and name the calls of what was made of it."""
+        num = len(self.graphs)
+        compiled = called(*args, **options)
+        if (number := len(self.graphs) - 1) >= num:
+            self.calls.name(compiled, number, is_break(self.ends.get(number)))
+        return compiled
+
+    def note_end(self, called: Callable[..., Any], output: Any, *args: Any, **options: Any) -> Any:
+        """Compile a graph of Dynamo, as `called` does, and note why it ends here."""
+        with self.noting_errors("ends of graphs"):
+            self.reasons[read_frame()] = output.compile_subgraph_reason
+        return called(output, *args, **options)
 
     def note_parts(self, called: Callable[..., Any], kernel: Any, name: str, *args: Any, **options: Any) -> Any:
         """Have Inductor note the nodes of a kernel that reduces in two directions at once, which it does for all
@@ -171,6 +198,8 @@ class CompiledGraphs:
     def forget(self) -> None:
         """Forget the graphs of one model: another is compiled next. Hooks that are missing stay so."""
         self.graphs.clear()
+        self.ends.clear()
+        self.reasons.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:
@@ -189,7 +218,7 @@ class CompiledGraphs:
 
                 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
-                breaks = list_breaks(graph_break_reasons, counters["graph_break"])
+                breaks = list_breaks(graph_break_reasons, counters["graph_break"], self.ends)
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_errors": self.errors,
@@ -226,7 +255,7 @@ class CompiledGraphs:
         for number, graph in enumerate(name_outermost(graph, unknown) for graph in self.graphs):
             above = find_paths(graph.calls, passes or {})
             root, graph = ("", graph) if above else find_root(graph, paths)
-            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}")
+            push(f"{GRAPH}{number} {'backward' if graph.is_backward else 'forward'} {root}{STATIC * graph.is_static}")
             for launch in graph.launches:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
                 pop()
@@ -247,21 +276,42 @@ def call_within(
         return called(*args, **options)
 
 
-def list_breaks(reasons: Iterable[Any], counted: Iterable[Any]) -> list[dict[str, Any]]:
-    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function. reasons:
-    what ended Dynamo's graphs; again if it began anew. counted: texts of reasons, some of which ended no graph, as
-    where Dynamo leaves a whole function to Python."""
+def list_breaks(reasons: Iterable[Any], counted: Iterable[Any], ends: Mapping[int, Any]) -> list[dict[str, Any]]:
+    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function, and the
+    numbers of the graphs that end there. reasons: what ended Dynamo's graphs; again if it began anew. counted: texts of
+    reasons, some of which ended no graph, as where Dynamo leaves a whole function to Python. ends: why graphs ended, by
+    their numbers."""
     breaks: list[dict[str, Any]] = []
     for reason in reasons:
-        place = {"file": "", "line": 0, "function": ""}
-        if reason.user_stack:
-            last = reason.user_stack[-1]
-            place = {"file": last.filename, "line": last.lineno, "function": last.name}
-        breaks.append({"reason": shorten_reason(str(reason.reason)), **place})
+        if (described := describe_break(reason)) not in breaks:
+            breaks.append(described)
     known = {each["reason"] for each in breaks}
-    others = [text for each in counted if (text := shorten_reason(str(each))) not in known]
-    breaks += [{"reason": text, "file": "", "line": 0, "function": ""} for text in others]
-    return [each for number, each in enumerate(breaks) if each not in breaks[:number]]
+    for text in dict.fromkeys(shorten_reason(str(each)) for each in counted):
+        if text not in known:
+            breaks.append({"reason": text, "file": "", "line": 0, "function": ""})
+    ended = {number: describe_break(reason) for number, reason in ends.items() if is_break(reason)}
+    return [each | {"graphs": [number for number, at in ended.items() if at == each]} for each in breaks]
+
+
+def is_break(reason: Any) -> bool:
+    """Return whether a graph broke for what Dynamo says of its end."""
+    return bool(getattr(reason, "graph_break", False))
+
+
+def describe_break(reason: Any) -> dict[str, Any]:
+    """Describe why and where Dynamo ended a graph: reason, file (whole path; "" if not known), line, function."""
+    place = {"file": "", "line": 0, "function": ""}
+    if reason.user_stack:
+        last = reason.user_stack[-1]
+        place = {"file": last.filename, "line": last.lineno, "function": last.name}
+    return {"reason": shorten_reason(str(reason.reason)), **place}
+
+
+def read_frame() -> str:
+    """Read Dynamo's id of the frame that is compiled now, forward or backward, and of how often it was: `1/0`."""
+    from torch._guards import CompileContext
+
+    return str(CompileContext.current_compile_id())
 
 
 def shorten_reason(reason: str) -> str:
@@ -274,16 +324,15 @@ def shorten_reason(reason: str) -> str:
 
 
 def leave_alone() -> None:
-    """Have Dynamo run the functions of this package as they are, as around a backward pass in a compiled function: it
-    would compile them, and again when what they count has changed. Those that it goes through, since a module or a
-    change calls them in what it compiles, ask whether it is compiling."""
+    """Have Dynamo run the functions of this package as they are where Python calls them, as around a backward pass in a
+    compiled function: it would compile them, and again when what they count has changed. What it compiles already goes
+    through those that a module or a change calls: these ask whether it is compiling."""
     from torch._dynamo.eval_frame import skip_code
 
     for name, module in list(sys.modules.items()):
         if name.rpartition(".")[0] == __package__ and (path := getattr(module, "__file__", None)):
             for code in find_codes(module, path):
-                if "is_compiling" not in code.co_names:
-                    skip_code(code)
+                skip_code(code)
 
 
 def find_codes(module: Any, path: str) -> Iterator[CodeType]:
@@ -321,7 +370,7 @@ def read_graph(lowering: Any, module: Any, of_autograd: tuple[str, ...] = ()) ->
             path = read_modules(node)
             shares[path] = shares.get(path, 0) + size
         launches.append(Launch(kernel, shares))
-    return Graph(bool(lowering.is_backward or of_autograd), launches, of_autograd)
+    return Graph(bool(lowering.is_backward or of_autograd), launches, of_autograd, has_fixed_sizes(nodes.values()))
 
 
 def find_calls(lines: Iterable[str]) -> Iterator[str]:
@@ -359,16 +408,27 @@ def clean(path: str) -> str:
     return _BOUND.sub("", path)
 
 
+def has_fixed_sizes(nodes: Iterable[Any]) -> bool:
+    """Return whether no size in a graph changes between its calls."""
+    values = itertools.chain(*map(list_values, nodes))
+    sizes = (value.shape if isinstance(value, torch.Tensor) else [value] for value in values)
+    return not any(isinstance(size, torch.SymInt) for size in itertools.chain(*sizes))
+
+
+def list_values(node: Any) -> Sequence[Any]:
+    """List what a node computes."""
+    values = node.meta.get("val")
+    return values if isinstance(values, tuple | list) else [values]
+
+
 def count_bytes(node: Any) -> int:
     """Count the bytes that an operation writes; 0 for one that only looks at its input in another way."""
     returns = getattr(getattr(node.target, "_schema", None), "returns", ())
     if not returns or any(value.alias_info is not None for value in returns):
         return 0
-    values = node.meta.get("val")
-    listed = values if isinstance(values, tuple | list) else [values]
     return sum(
         math.prod(size if isinstance(size, int) else size.node.hint or 1 for size in value.shape) * value.itemsize
-        for value in listed
+        for value in list_values(node)
         if isinstance(value, torch.Tensor)
     )
 

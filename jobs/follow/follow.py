@@ -193,6 +193,7 @@ class Follower:
         self.waits.begin(stage)
         self.graphs.is_measured = stage not in (Stage.SKIPPED, Stage.DONE)
         self.functions.use_ranges(stage.is_captured or self.captures.is_capturing)
+        self.graphs.calls.use(self.ranges if stage is Stage.FOLLOWED and self.events is None else None)
         self.facts["stage"] = stage.name.lower()
         self.entries.begin(stage)
         self.note_progress(self.facts["stage"])

@@ -198,10 +198,16 @@ class Stepper:
         if not is_reference and self.run["compile"] not in COMPILE_MODE:
             ranges.follow_calls()
         self.open_compiled = ranges.range
-        with annotation.opened_by(open_range):
-            self.step(follow)
-        self.open_compiled = nullcontext
-        ranges.unfollow_calls()
+        if graphs:
+            graphs.calls.use(ranges)
+        try:
+            with annotation.opened_by(open_range):
+                self.step(follow)
+        finally:  # what the process measures next has no ranges
+            self.open_compiled = nullcontext
+            ranges.unfollow_calls()
+            if graphs:
+                graphs.calls.use(None)
         if graphs:
             graphs.write(ranges.push, ranges.pop, ranges.known_paths, name_ranges if is_reference else str)
 

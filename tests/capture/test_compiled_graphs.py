@@ -131,8 +131,9 @@ def test_a_graph_may_run_again_and_kernels_of_none_stand_between():
     assert [(run.start, len(run.launches)) for run in runs] == [(1, 3), (5, 3)]
 
 
-def name(graphs, kernels, module="GPT (compiled)", phase="forward", process=1):
+def name(graphs, kernels, module="GPT (compiled)", phase="forward", process=1, **calls):
     rows = pd.DataFrame({"kernel_name": kernels, "process": process, "thread": 1, "phase": phase, "module": module})
+    rows = rows.assign(**calls)
     return name_inside(rows, [graphs] if isinstance(graphs, Graph) else graphs).tolist()
 
 
@@ -144,6 +145,22 @@ def test_modules_have_the_paths_of_an_eager_run():
         "GPT/blocks.0/(fused: norm_2)",
         "GPT/(fused: blocks.0.mlp + blocks.1.norm)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("modules", "shares", "expected"),
+    [
+        (("h.0/ln_2", "h.0/mlp/0"), (55, 45), "GPT/h.0/(fused: ln_2 55% + mlp[0] 45%)"),
+        (("h.0/ln_2", "h.0"), (55, 45), "GPT/h.0/(fused: ln_2 55%)"),
+        (("h.0/ln_2", "h.1/ln_1"), (60, 20), "GPT/(fused: h.0.ln_2 75% + h.1.ln_1 25%)"),  # what is small is left out
+        (("h.0/ln_2", "", "h.0/mlp"), (50, 40, 10), "GPT/h.0/(fused: ln_2 83% + mlp 17%)"),
+        (("h.0/ln_2", ""), (70, 30), "GPT/h.0/ln_2"),
+        (("a", "b", "c"), (33, 33, 33), "GPT/(fused: a 34% + b 33% + c 33%)"),
+        (("a", "b"), (), "GPT/(fused: a + b)"),
+    ],
+)
+def test_a_kernel_of_several_modules_names_their_percents(modules, shares, expected):
+    assert name(Graph(1, False, "GPT", (Launch(NORM.kernel, modules, shares),)), [NORM.kernel]) == [expected]
 
 
 @pytest.mark.parametrize(("region", "expected"), [("(compiled)", ""), ("block_3/(compiled)", "block_3/")])
@@ -211,6 +228,59 @@ def test_where_the_order_does_not_decide_kernels_are_of_what_has_both_inside(mod
     assert named == expected
 
 
+def test_where_calls_are_known_they_say_which_of_equal_graphs_ran():
+    graphs = [FIRST_PART._replace(numbers=(4,)), SECOND_PART._replace(numbers=(5, 9))]
+    known = {"call": [10, 20, -1, 30], "graph": [5, 4, -1, 9]}
+    named = name(graphs, [NORM.kernel] * 4, **known)
+    assert named == ["GPT/second", "GPT/first", "GPT (compiled)", "GPT/second"], "none outside of calls"
+    assert name(graphs, [JOINED.kernel], call=[10], graph=[5]) == ["GPT (compiled)"], "not the kernels of that graph"
+    assert name(graphs, [NORM.kernel], call=[10], graph=[7]) == ["GPT (compiled)"], "a graph that is not known"
+    assert name(graphs, [NORM.kernel] * 2, call=[-1, -1], graph=[-1, -1]) == name(graphs, [NORM.kernel] * 2)
+
+
+def test_a_module_that_python_calls_around_graphs_has_its_kernels():
+    """As the head of a model whose loop over blocks breaks: Dynamo leaves both to Python."""
+    graph = make_graph("norm", "GPT/blocks.0")._replace(numbers=(0,))
+    paths = ["GPT (compiled)/blocks.1", "GPT (compiled)/head", "GPT (compiled)/head", "GPT (compiled)"]
+    kernels = [NORM.kernel, GEMM, "triton_poi_fused_other_9", GEMM]
+    named = name(graph, kernels, paths, call=[7, -1, -1, -1], graph=[0, -1, -1, -1])
+    assert named == ["GPT/blocks.1/norm", "GPT/head", *paths[2:]]
+    assert name(graph, kernels[1:], paths[1:]) == paths[1:], "calls are not known"
+
+
+def test_two_calls_of_one_graph_in_a_row_are_two():
+    blocks = [make_graph("norm", f"GPT/blocks.{number}")._replace(numbers=(number,)) for number in range(2)]
+    named = name(blocks, [NORM.kernel] * 3, call=[10, 20, 30], graph=[0, 1, 1])
+    assert named == ["GPT/blocks.0/norm", "GPT/blocks.*/norm", "GPT/blocks.*/norm"]
+
+
+def test_the_range_of_a_call_is_no_module(tmp_path):
+    """Kernels of equal graphs in a followed step, in forward inside the module and in backward on another thread."""
+    export = Export()
+    for at, prefix in ((0, ""), (1000, FOLLOWED)):
+        export.span(f"{prefix}step", at, at + 900)
+        for thread, phase in enumerate(("forward", "backward")):
+            begin = at + 400 * thread
+            export.push(f"{prefix}{phase}", begin + 1, begin + 300)
+            for place, number in enumerate((1, 0)):
+                start = begin + 10 + 100 * place
+                export.launch(start + 10, name=NORM.kernel, thread=thread + 1)
+                if prefix:
+                    around = f"{prefix}backward/GPT (compiled)" if thread else "GPT (compiled)"
+                    export.push(around, start, start + 50, thread=thread + 1)
+                    export.push(f"modules:call {number + 2 * thread}", start + 2, start + 40, thread=thread + 1)
+                    export.push("cub::DeviceScan", start + 4, start + 30, thread=thread + 1)
+    for number, (phase, path) in enumerate([*zip(["forward"] * 2, "ab"), *zip(["backward"] * 2, "ab")]):
+        export.push(f"modules:graph {number} {phase} GPT", 3000 + 100 * number, 3050 + 100 * number)
+        export.push(f"{NORM.kernel}|{path}=100", 3010 + 100 * number, 3020 + 100 * number)
+    capture = read(export.sqlite(tmp_path / "a.sqlite"))
+    attribution = attribute(capture)
+    paths = attribution.ranges["module"][attribution.ranges["name"].astype(str).str.startswith("modules:call")]
+    assert set(paths) == {"GPT (compiled)"}
+    named = link_modules(capture, attribution).kernels["module"].tolist()
+    assert named[:4] == ["GPT/b", "GPT/a"] * 2
+
+
 def test_graphs_of_equal_modules_are_one():
     """As of other shapes, or of the same block compiled again."""
     again = make_graph("", "GPT/first"), make_graph("", "GPT/second")
@@ -265,7 +335,9 @@ def test_graphs_are_read_from_ranges():
     names = ["modules:step", "modules:graph 0 backward GPT/a b", "k_1|x=60|y=40", "extern_kernels.mm|=100", "other"]
     ranges = pd.DataFrame({"name": names, "parent_id": [-1, 0, 1, 1, 0], "start_ns": range(5), "process": 3})
     assert read_graphs(ranges) == [
-        Graph(3, True, "GPT/a b", (Launch("k_1", ("x", "y")), Launch("extern_kernels.mm", ("",))))
+        Graph(
+            3, True, "GPT/a b", (Launch("k_1", ("x", "y"), (60, 40)), Launch("extern_kernels.mm", ("",), (100,))), (0,)
+        )
     ]
     assert read_graphs(ranges[~ranges["name"].str.contains("graph")]) == []
 
@@ -283,7 +355,10 @@ def test_graphs_are_in_the_order_of_their_first_calls(compiled, called):
     passes = {"f": "forward", "b": "backward"}
     names = [f"modules:graph {at} {passes[one[0]]} {one[1]}" for at, one in enumerate(compiled.split(), 8)]
     ranges = pd.DataFrame({"name": sorted(names), "parent_id": -1, "start_ns": 0, "process": 1})
-    assert [f"{'fb'[graph.is_backward]}{graph.root}" for graph in read_graphs(ranges)] == called.split()
+    graphs = read_graphs(ranges)
+    assert [f"{'fb'[graph.is_backward]}{graph.root}" for graph in graphs] == called.split()
+    numbers = {root: tuple(at for at, one in enumerate(compiled.split(), 8) if one == root) for root in called.split()}
+    assert [graph.numbers for graph in graphs] == list(numbers.values())
 
 
 DATA = Path(__file__).parents[1] / "data"
@@ -319,22 +394,31 @@ ALIKE |= {f"{name}-traced": name for name in ("gpt-12", "llama-8")}
 ALIKE |= {f"{name}-{how}": name for name in ("llama", "gpt2") for how in ("reduce", "regional")}
 
 
-def link_recorded(name):
-    """The kernels with the module of their range, and the module inside."""
+def link_recorded(name, has_shares=False):
+    """The kernels with the module of their range, and the module inside. has_shares: equal ones, which were not
+    recorded."""
     recorded = RECORDED[name]
     text = recorded["names"]
     columns = ["kernel_name", "module", "phase"]
     rows = pd.DataFrame([[*(text[at] for at in row[:3]), row[3]] for row in recorded["kernels"]])
     rows.columns = [*columns, "ns"]
     rows = rows.assign(process=1, thread=rows["phase"])
-    return rows, name_rows(name, rows)
+    return rows, name_rows(name, rows, has_shares)
 
 
-def name_rows(name, rows):
+def name_rows(name, rows, has_shares=False):
     """The modules inside, by the graphs of a recording."""
     text = RECORDED[name]["names"]
     graphs = [
-        Graph(1, is_backward, root, tuple(Launch(text[at], tuple(text[m] for m in inside)) for at, inside in launches))
+        Graph(
+            1,
+            is_backward,
+            root,
+            tuple(
+                Launch(text[at], tuple(text[m] for m in inside), (100 // len(inside),) * len(inside) * has_shares)
+                for at, inside in launches
+            ),
+        )
         for is_backward, root, launches in RECORDED[name]["graphs"]
     ]
     return pd.Series(name_inside(rows, graphs), rows.index)

@@ -1,13 +1,17 @@
 """What a break between two graphs of torch.compile costs in a measured step."""
 
+import pytest
+
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.graph_breaks import Break, find_breaks
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.jobs.contract.ranges import CALL, FOLLOWED
 from tests.capture.nsys_files import Export
 from tests.capture.traces import Trace
 
+PROCESS, BACKWARD = 0x1000001, f"{FOLLOWED}backward/"
 FIRST, SECOND = "triton_poi_fused_gelu_0", "triton_poi_fused_add_1"
 GRAPHS = ("modules:graph 0 forward GPT", (FIRST, FIRST)), ("modules:graph 1 forward GPT", (SECOND,))
 
@@ -21,7 +25,11 @@ def write_step(export, at, kernels, late_ns):
 
 
 def make_capture(
-    tmp_path, followed=(FIRST, FIRST, "print", SECOND), measured=(FIRST, FIRST, "print", SECOND), library=""
+    tmp_path,
+    followed=(FIRST, FIRST, "print", SECOND),
+    measured=(FIRST, FIRST, "print", SECOND),
+    library="",
+    parts="h.{}=100",
 ):
     export = Export()
     for step, late_ns in enumerate((0, 500)):
@@ -37,15 +45,16 @@ def make_capture(
     for number, (name, launches) in enumerate(GRAPHS):
         export.push(name, 4000 + 100 * number, 4090 + 100 * number)
         for place, kernel in enumerate(launches):
-            export.push(f"{kernel}|h.{number}=100", 4010 + 100 * number + 10 * place, 4015 + 100 * number + 10 * place)
+            at = 4010 + 100 * number + 10 * place
+            export.push(f"{kernel}|{parts.format(number)}", at, at + 5)
     return read(export.sqlite(tmp_path / "a.sqlite"))
 
 
 def test_a_break_has_the_idle_time_and_the_kernels_between_its_graphs(tmp_path):
     capture = make_capture(tmp_path)
     assert find_breaks(capture, attribute(capture)) == [
-        Break(0, "GPT (compiled)", 1, 0),
-        Break(1, "GPT (compiled)", 1, 500),
+        Break(PROCESS, 0, "forward", "GPT (compiled)", -1, 1, 0),
+        Break(PROCESS, 1, "forward", "GPT (compiled)", -1, 1, 500),
     ]
     findings = summarise(capture).sections["findings"].set_index("kind")
     assert findings.loc["graph_breaks", ["time_ns", "count"]].tolist() == [500, 2]
@@ -70,7 +79,8 @@ def test_without_a_break_or_with_other_kernels_in_measured_steps_there_is_no_cos
     assert find_breaks(others, attribute(others)) == []
 
 
-def test_a_trace_of_torch_profiler_has_the_same_breaks(tmp_path):
+@pytest.mark.parametrize("with_calls", [False, True])
+def test_a_trace_of_torch_profiler_has_the_same_breaks(tmp_path, with_calls):
     trace = Trace()
     for step, late in enumerate((0, 500, 0)):
         at, prefix = 1000 * step, "modules:" if step == 2 else ""
@@ -79,6 +89,9 @@ def test_a_trace_of_torch_profiler_has_the_same_breaks(tmp_path):
         if prefix:
             trace.annotate("GPT (compiled)", at + 8, 90)
         trace.annotate("Torch-Compiled Region: 0/0", at + 9, 40)
+        if with_calls and prefix:
+            trace.annotate(f"{CALL}0 broken", at + 10, 4)
+            trace.annotate(f"{CALL}1", at + 16, 2)
         start = at + 20
         for place, name in enumerate((FIRST, FIRST, "print", SECOND)):
             start += 20 + (late if place == 2 else 0)
@@ -89,4 +102,69 @@ def test_a_trace_of_torch_profiler_has_the_same_breaks(tmp_path):
             trace.annotate(f"{kernel}|h.{number}=100", 4010 + 100 * number + 10 * place, 5)
     capture = read(trace.write(tmp_path / "x.json"))
     found = find_breaks(capture, attribute(capture))
-    assert found == [Break(0, "GPT (compiled)", 1, 0), Break(1, "GPT (compiled)", 1, 500_000)]
+    assert [(each.step, each.launches, each.idle_ns) for each in found] == [(0, 1, 0), (1, 1, 500_000)]
+    assert {(each.region, each.graph) for each in found} == {("GPT (compiled)", 0 if with_calls else -1)}
+
+
+KERNEL = "triton_poi_fused_gelu_0"
+BREAKS = {
+    "at a line": ["forward 0 broken", "print", "forward 1"],
+    "of a loop": ["forward/blocks.0 0", "print", "forward/blocks.1 1"],
+}
+
+
+def make_called(tmp_path, calls, num_passes=1, region="GPT (compiled)"):
+    """A measured and a followed step, both with passes of forward and backward. calls: of forward: PATH NUMBER and
+    whether the graph ends at a break, or an eager kernel; backward has them in reverse, with the next numbers, and what
+    adds to gradients before its last. Each kernel is 20 ns long, 30 after the one before."""
+    export, at = Export(), 0
+    for prefix in ("", FOLLOWED):
+        begin = at
+        for _ in range(num_passes):
+            for phase in ("forward", "backward"):
+                thread, first = 1 + (phase == "backward"), at
+                each = calls if phase == "forward" else [*calls[:0:-1], "add", calls[0]]
+                for called in each:
+                    path, *call = called.split(" ", 1)
+                    export.launch(at + 10, start=at + 20, end=at + 40, name=KERNEL if call else path, thread=thread)
+                    if prefix and call and phase == "backward":
+                        number, *broken = call[0].split()
+                        name = " ".join([f"{CALL}{int(number) + 2}", *broken])
+                        export.push(f"{BACKWARD}{region}{path.removeprefix('forward')}", at + 2, at + 28, thread=2)
+                        export.push(name, at + 4, at + 26, thread=2)
+                    elif prefix and call:
+                        export.push(f"{CALL}{call[0]}", at + 6, at + 26)
+                        if "/" in path:
+                            export.push(path.partition("/")[2], at + 4, at + 28)
+                    elif prefix and called == "add":
+                        export.push(f"{BACKWARD}(gradient accumulation)", at + 2, at + 28, thread=2)
+                    at += 50
+                export.push(f"{prefix}{phase}", first, at)
+                if prefix and phase == "forward":
+                    export.push(region, first + 1, at - 1)
+                at += 10
+        export.span(f"{prefix}step", begin, at)
+        at += 10
+    for number in range(4):
+        export.push(f"modules:graph {number} {('forward', 'backward')[number // 2]} GPT", at, at + 20)
+        export.push(f"{KERNEL}|h.{number % 2}=100", at + 5, at + 10)
+        at += 30
+    return read(export.sqlite(tmp_path / "a.sqlite"))
+
+
+@pytest.mark.parametrize("num_passes", [1, 2])
+@pytest.mark.parametrize("kind", BREAKS)
+def test_calls_of_graphs_say_where_breaks_are_in_both_passes(tmp_path, kind, num_passes):
+    capture = make_called(tmp_path, BREAKS[kind], num_passes)
+    forward, backward = (0, 2) if kind == "at a line" else (-1, -1)
+    assert find_breaks(capture, attribute(capture)) == [
+        *[Break(PROCESS, 0, "forward", "GPT (compiled)", forward, 1, 60)] * num_passes,
+        *[Break(PROCESS, 0, "backward", "GPT (compiled)", backward, 1, 90)] * num_passes,
+    ]
+
+
+def test_parts_that_are_compiled_by_themselves_have_no_break(tmp_path):
+    whole = make_called(tmp_path, ["forward 0", "print", "forward 1"], region="GPT")
+    assert find_breaks(whole, attribute(whole)) == []
+    shown = set(summarise(whole).sections["ranges"]["name"])
+    assert not [name for name in shown if name.startswith(CALL)]

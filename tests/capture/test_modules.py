@@ -19,10 +19,11 @@ def link(
     followed: list[tuple[str, int, str]],
     graphs: list[list[str]] = (),
     phases: list[str] = (),
+    mark: str = "",
 ):
     """Link the kernels (name, grid) of one step, at 0, to those (with modules) of a followed one, at 1000. graphs: of
     torch.compile, the launches of each with modules. phases: of the kernels of each step, each with its own thread;
-    then the graphs are of backward."""
+    then the graphs are of backward. mark: at the end of the graphs' names."""
     rows = [(0, name, grid, "") for name, grid in measured] + [
         (1000, name, grid, path) for name, grid, path in followed
     ]
@@ -31,16 +32,19 @@ def link(
     capture = SimpleNamespace(
         kernels=pd.DataFrame(
             {"process": 1, "start_ns": start, "kernel_name": names, "grid_x": [row[2] for row in rows]}
+            | {"grid_y": 1, "grid_z": 1}
         ),
         memops=pd.DataFrame({"process": [], "start_ns": [], "operation": [], "bytes": []}),
     )
-    place = pd.DataFrame({"thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]})
+    place = pd.DataFrame(
+        {"range_id": -1, "thread": 1, "launch_ns": start, "step": [0 if row[0] == 0 else -1 for row in rows]}
+    )
     place = place.assign(phase=[*phases] * 2 or ranges.DECODE, module=[row[3] for row in rows])
     place["thread"] = place["phase"].factorize()[0]
     direction = ranges.BACKWARD if phases else ranges.FORWARD
     noted = [(ranges.FOLLOWED_STEP, -1)]
     for number, launches in enumerate(graphs):
-        noted += [(f"{ranges.GRAPH}{number} {direction} GPT", 0), *((launch, len(noted)) for launch in launches)]
+        noted += [(f"{ranges.GRAPH}{number} {direction} GPT{mark}", 0), *((launch, len(noted)) for launch in launches)]
     steps = pd.DataFrame(noted, columns=["name", "parent_id"])
     steps = steps.assign(process=1, start_ns=range(1000, 1000 + len(steps)), end_ns=2000)
     steps = steps.assign(plain_name=steps["name"], is_operation=False)
@@ -97,3 +101,35 @@ def test_equal_parts_are_told_apart_in_each_pass_of_a_step():
     phases = [ranges.FORWARD, ranges.BACKWARD, ranges.BACKWARD] * 2
     kernels, _ = link([kernel[:2] for kernel in followed], followed, pair, phases)
     assert kernels["module"].tolist() == ["head", "GPT/second", "GPT/first"] * 2
+
+
+OTHER_MODULE = [f"{NORM}|norm_2=100", "extern_kernels.mm|head_2=100"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "graphs", "modules"),
+    [
+        ("", COMPILED[:1], ["GPT/norm", "GPT/head"]),  # dynamic shapes, or an older capture
+        (ranges.STATIC, COMPILED[:1], ["", ""]),
+        (ranges.STATIC, [COMPILED[0], COMPILED[0]], ["GPT/norm", "GPT/head"]),  # the same for another size
+        (ranges.STATIC, [COMPILED[0], OTHER_MODULE], ["GPT", "GPT"]),  # it is not known which of them ran
+    ],
+    ids=["dynamic", "static", "one for each size", "two of other modules"],
+)
+def test_a_static_graph_has_one_grid(mark, graphs, modules):
+    """With others a kernel of its name is of another graph: which one, the list of graphs says, or nothing does."""
+    kernels, problems = link([(NORM, 2), (GEMM, 3)], FOLLOWED, graphs, mark=mark)
+    assert kernels["module"].tolist() == modules
+    assert problems["reason"].tolist() == [f"operation 1 differs: another shape of {NORM}"] * (not any(modules))
+
+
+def test_a_static_graph_has_the_modules_of_steps_with_its_grids():
+    """Whatever the grids of other kernels."""
+    kernels, _ = link([(NORM, 1), (GEMM, 4)], FOLLOWED, COMPILED[:1], mark=ranges.STATIC)
+    assert kernels["module"].tolist() == ["GPT/norm", "GPT/head"]
+
+
+def test_calls_of_a_static_graph_have_the_grids_of_the_first():
+    followed = [*FOLLOWED, (NORM, 2, "GPT (compiled)"), (GEMM, 3, "GPT (compiled)")]
+    kernels, _ = link([kernel[:2] for kernel in followed], followed, COMPILED[:1], mark=ranges.STATIC)
+    assert kernels["module"].tolist() == ["GPT/norm", "GPT/head", "GPT (compiled)", "GPT (compiled)"]

@@ -476,3 +476,15 @@ def test_captures_of_which_one_cannot_be_measured_are_measured_alone(tmp_path, m
 
     monkeypatch.setattr(judge, "sum_totals_by_case", refuse_many)
     assert run(tmp_path, "--metric", "busy", "--format", "json").output == whole.output
+
+
+def test_a_module_has_its_part_of_fused_kernels():
+    modules = ["GPT/h.0/(fused: norm 60% + qkv 30%)", "GPT/h.1/qkv", "GPT/head", "GPT/(fused: head 50% + h.1.norm 50%)"]
+    kernels = pd.DataFrame({"phase": "forward", "module": modules, "family": "triton"})
+
+    def find(**part):
+        return history.KernelPart(**part).find_shares(kernels).tolist()
+
+    assert find(module="GPT/h.*") == [1, 1, 0, 0.5]
+    assert find(module="GPT/h.*/norm", phase="forward") == [0.6, 0, 0, 0.5]
+    assert find(module="GPT/h.*/norm", phase="backward") == [0, 0, 0, 0] and find(family="triton") == [1, 1, 1, 1]

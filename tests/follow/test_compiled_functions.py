@@ -207,3 +207,11 @@ def test_modules_are_named_as_in_an_eager_run(path):
 def test_a_graph_of_known_modules_is_left_as_it_is():
     graph = Graph(False, [Launch("k", {((1, ""), (2, "head")): 1, (): 1})])
     assert name_outermost(graph, {3: "GPT"}) is graph
+
+
+@pytest.mark.parametrize(("num", "named"), [(2, 2), (80, 80), (300, 0)])
+def test_a_launch_of_many_modules_names_those_with_one_percent(num, named):
+    """As of operations on lists of tensors: the text of a range stays short."""
+    shares = {((0, ""), (1, f"h.{number}.norm")): 1000 for number in range(num)} | {((9, "tiny"),): 1}
+    listed = list(list_shares(shares))
+    assert len(listed) == named and not any(name.startswith("tiny") for name in listed)

@@ -92,6 +92,11 @@ def list_graphs(log):
     return graphs
 
 
+def list_calls(log):
+    """The calls of graphs in the followed step, in order: number, and whether the graph ends at a break."""
+    return [name.removeprefix("modules:call ") for name in log if name.startswith("modules:call ")]
+
+
 def list_reasons(facts):
     return [each["reason"].partition(":")[0] for each in facts["graph_breaks"]]
 
@@ -112,6 +117,13 @@ def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(("options", "mark"), [("", ["(static)"]), (", dynamic=True", [])])
+def test_a_graph_whose_sizes_do_not_change_says_so(tmp_path, options, mark):
+    log, _, _ = run(tmp_path, WHOLE.replace("(model)", f"(model{options})") + TRAIN)
+    assert [graph[2:-1] for graph in list_graphs(log)] == [tuple(mark)] * 2
+
+
+@pytest.mark.nightly
 def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
     log, _, _ = run(tmp_path, REGIONAL + TRAIN)
     graphs = list_graphs(log)
@@ -122,12 +134,18 @@ def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
 
 @pytest.mark.nightly
 def test_a_graph_that_breaks_says_why_and_each_part_is_known(tmp_path):
-    log, _, facts = run(tmp_path, BROKEN + TRAIN)
+    source = BROKEN + TRAIN.replace("print(", SEE_KERNELS + "print(").replace("list_facts()]", "list_facts(), kernels]")
+    log, losses, facts, kernels = run(tmp_path / "followed", source)
+    _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
+    assert losses == without[: len(losses)] and kernels == kernels_without
     (known,) = facts["graph_breaks"]
     assert known["function"] == "forward" and known["file"] and known["line"]
     assert known["reason"].startswith("Call to `torch._dynamo.graph_break()`: User-inserted graph break.")
     named = {name.partition("|")[2] for *_, launches in list_graphs(log) for name in launches}
     assert {"first/mlp/0=100", "second/mlp/0=100"} <= named
+    assert list_calls(log) == ["0 broken", "1", "2", "3 broken"], "forward, and backward in reverse"
+    assert [graph[0] for graph in list_graphs(log)] == ["forward"] * 2 + ["backward"] * 2
+    assert known["graphs"] == [0, 3]
 
 
 CACHED_BY_OPTIONS = "called = torch.compile(model, options={'fx_graph_cache': True})\n"
@@ -256,6 +274,7 @@ def test_a_compiled_run_of_a_sweep_names_its_modules_as_an_eager_one(tmp_path, h
     inside = "" if region else "block_1/"
     assert {f"{inside}attention/qkv_proj", f"{inside}attention/o_proj", f"{inside}ffn"} <= named
     assert ("lm_head" in named) == (how == "default")
+    assert set(list_calls(log)) == {"0", "1"}
     assert "(compiled)" in log and f"modules:backward/{region}(compiled)" in log
     assert ("lm_head" in log and "block_1" in log) == (how == "blocks")
     assert {"modules:optimizer/block_1/attention/qkv_proj", "modules:optimizer/embedding"} <= set(log)
@@ -357,6 +376,60 @@ def test_a_leaf_whose_own_call_is_compiled_is_named(tmp_path):
     assert losses == without[: len(losses)] and kernels == kernels_without != []
 
 
+CONTAINERS = """
+class Breaks(torch.nn.Module):
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        blocks = [Block(), Breaks(), Block()]
+        self.{name} = torch.nn.{kind}
+        self.norm, self.head = torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        {run}
+        return self.head(self.norm(x))
+
+model = Outer()
+called = torch.compile(model)
+"""
+LISTED = CONTAINERS.format(name="blocks", kind="ModuleList(blocks)", run="for block in self.blocks: x = block(x)")
+NAMED = CONTAINERS.format(
+    name="parts",
+    kind="ModuleDict(dict(h=torch.nn.ModuleList(blocks), drop=torch.nn.GELU()))",
+    run="for block in self.parts.h: x = block(self.parts.drop(x))",
+)
+SEQUENTIAL = CONTAINERS.format(name="blocks", kind="Sequential(*blocks)", run="x = self.blocks(x)")
+SEE_GRAPHS = """
+from torch._dynamo.utils import counters
+compiled = [counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())]
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("script", "num"),
+    [
+        pytest.param(LISTED, 2, id="loop over blocks"),
+        pytest.param(SEQUENTIAL, 3, id="Sequential"),
+        pytest.param(NAMED, 2, id="ModuleDict"),
+        pytest.param(REGIONAL, 2, id="regional"),
+    ],
+)
+def test_as_many_graphs_are_compiled_as_without_following(tmp_path, script, num):
+    """A function that a break leaves to Python calls modules: our call around these was compiled, with leaves of
+    torch.nn that are run as they are without."""
+    source = script + TRAIN.replace("print(", SEE_GRAPHS + SEE_KERNELS + "print(")
+    source = source.replace("list_facts()]", "list_facts(), compiled, kernels]")
+    _, losses, facts, *compiled = run(tmp_path / "followed", source)
+    _, without, _, *compiled_without = run(tmp_path / "without", source, is_followed=False)
+    assert compiled == compiled_without and compiled[0][0] == num and compiled[1]
+    assert losses == without[: len(losses)] and not facts["late_graphs"]
+
+
 COMPILED_UPDATE = """
 @torch.compile
 def update(p, grad):
@@ -388,6 +461,7 @@ def test_graphs_of_dynamic_shapes_have_modules(tmp_path):
     )
     log, _, facts = run(tmp_path, source)
     assert facts["graphs"] == len(list_graphs(log)) and facts["late_graphs"] == 0
+    assert [list_graphs(log)[int(number)][0] for number in list_calls(log)] == ["forward", "backward"]
     (*_, forward), (*_, backward) = list_graphs(log)[-2:]
     named = {name.partition("|")[2] for name in forward}
     assert {f"blocks.{block}/mlp/{part}=100" for block in (0, 1) for part in (0, 2)} <= named
@@ -452,7 +526,7 @@ def test_what_compiled_autograd_compiles_has_modules_and_is_compiled_once(tmp_pa
     matmuls = [name.partition("|")[2] for name in backward[-1] if name.startswith("extern_kernels.")]
     assert sorted(matmuls) == sorted(f"{above}{path}=100" for path in LINEAR * 2)
     assert log[log.index("modules:backward/(compiled autograd)") - 1] == "modules:backward"
-    assert "modules:backward/(gradient accumulation)" not in log
+    assert "modules:backward/(gradient accumulation)" not in log and list_calls(log)
     assert facts["late_graphs"] == 0 and list_reasons(facts) == breaks and not facts["compiled_autograd"]
     _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
     assert losses == without[: len(losses)] and kernels == kernels_without
@@ -501,6 +575,7 @@ def test_a_compiled_function_has_a_phase_and_modules(tmp_path, script, above, re
         assert matmuls == {f"{path}=100" for path in [*others, *(f"{above}{each}" for each in LINEAR)]}
         assert graph[0] == ("forward", "backward")[number] and all("|" in name for name in graph[-1])
     assert log[log.index("zero_grad") + 2 :][:2] == ["forward", "end"]
+    assert list_calls(log) == (["0 broken", "1 broken"] if "backward" in script else ["0", "1"])
     opened = log[log.index("modules:forward") :]
     assert opened[1 : 1 + len(region.split("/"))] == region.split("/") and f"modules:backward/{region}" in log
     assert facts["graphs"] == 2 and facts["late_graphs"] == 0

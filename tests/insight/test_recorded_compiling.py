@@ -2,16 +2,20 @@
 
 import json
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS
+from profiler_job.analysis.capture.graph_breaks import Break
+from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS, list_notes, measure_lines
+from profiler_job.analysis.pages.script_compiling import build_breaks_table
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
 from profiler_job.analysis.reference.kernel_families import FAMILIES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.compiling import Compiling, GraphBreak
 from profiler_job.jobs.executor.script_compiling import build_compiling
 from tests.capture.test_graph_breaks import make_capture
 from tests.insight.test_one_meaning import read_words
@@ -32,10 +36,28 @@ def results(tmp_path):
     (run / "a.sqlite").rename(run / "profile.sqlite")
     steps = [{"step": step, "phase": "step", "wall_ns": 1000} for step in range(2)]
     (run / "timings.json").write_text(json.dumps({"steps": steps, "memory": []}))
-    noted = NOTED | {"graph_breaks": [BROKEN | {"file": f"{tmp_path}/train.py", "line": 8}]}
+    noted = NOTED | {"graph_breaks": [BROKEN | {"file": f"{tmp_path}/train.py", "line": 8, "graphs": []}]}
     (run / "compiling.json").write_text(json.dumps({"ranks": [build_compiling(noted, tmp_path).model_dump()]}))
     write_record(run, compiled="on")
     return run.parent
+
+
+def test_the_page_has_each_module_with_its_part_of_fused_kernels(results, tmp_path):
+    make_capture(results / RUN, parts="h.{}/norm=75|head=25")
+    (results / RUN / "a.sqlite").rename(results / RUN / "profile.sqlite")
+    ingest(results, tmp_path / "recording", more_tables=TABLES_OF_SCRIPTS)
+    answer, page = write_page(store.load(tmp_path / "recording"), tmp_path)
+    tree = answer.tables["tree"].rows.set_index("module")
+    assert tree["total_ns"].to_dict() == {
+        "GPT": 60,
+        "GPT/h.*": 45,
+        "GPT/h.*/norm": 45,
+        "GPT/head": 15,
+        "GPT/(fused: h.*.norm + head)": 60,
+        "GPT (compiled)": 20,
+    }
+    assert answer.claims["module"].rows["module"].tolist() == ["GPT/h.*/norm"]
+    assert "Their time is in the lines of these modules, too" in page
 
 
 @pytest.fixture
@@ -53,16 +75,17 @@ def write_page(recording, folder):
 
 def test_it_is_recorded_with_what_the_breaks_of_a_step_cost(recording):
     notes = recording.compile_notes.drop(columns=["run_id", "rank"]).astype(str).values.tolist()
-    assert notes[0] == ["graph break", "train.py:8", "tokenize", BROKEN["reason"]]
-    assert notes[1] == ["modules not known", "", "", "skip_code: ImportError: not in eval_frame.py"]
+    costs = ["1", "1", "250", "-1", "-1", "-1"]
+    assert notes[0] == ["graph break", "train.py:8", "tokenize", BROKEN["reason"], *costs]
+    assert notes[1] == ["modules not known", "", "", "skip_code: ImportError: not in eval_frame.py", *["-1"] * 6]
     assert dict(zip(recording.figures["figure"].astype(str), recording.figures["value"])) == {
         "compile_graphs": 2,
         "compile_late_graphs": 1,
         "compile_cached_graphs": 0,
         "compile_ns": 41.5e9,
-        "compile_breaks": 1,
-        "compile_break_kernels": 1,
-        "compile_break_idle_ns": 250,
+        "compile_forward_breaks": 1,
+        "compile_forward_kernels": 1,
+        "compile_forward_idle_ns": 250,
     }
 
 
@@ -71,8 +94,54 @@ def test_the_page_of_the_script_says_it(recording, tmp_path):
     assert not [line for line in answer.facts["compiling"] if line not in page]
     made, late, breaks, unknown = answer.facts["compiling"]
     assert "2 graphs" in made and "41.5 s" in made
-    assert late.startswith("1 graph ") and "250 ns" in breaks and "skip_code" in unknown
+    assert late.startswith("Of these, 1 was made in measured steps")
+    assert "1 graph break." in breaks and "250 ns" in breaks and "skip_code" in unknown
     assert "## torch.compile" in page and "train.py:8" in page and BROKEN["reason"].split(":")[0] in page
+
+
+LINES = GraphBreak(reason="a", graphs=[0, 3]), GraphBreak(reason="b"), GraphBreak(reason="c", graphs=[1])
+
+
+def make_break(graph, phase="forward", step=0, idle_ns=10):
+    return Break(1, step, phase, "GPT (compiled)", graph, 2, idle_ns)
+
+
+def test_each_line_costs_what_is_idle_at_the_graphs_that_end_there():
+    """In two steps, with one of them twice in forward of the first."""
+    breaks = [make_break(0), make_break(0, idle_ns=30), make_break(0, step=1), make_break(1), make_break(1, step=1)]
+    breaks += [make_break(3, "backward", step, 8) for step in range(2)] + [make_break(-1)]
+    first, second, third = measure_lines(LINES, breaks)
+    assert first == {
+        "forward_breaks": 2,
+        "forward_kernels": 3,
+        "forward_idle_ns": 25,
+        "backward_breaks": 1,
+        "backward_kernels": 2,
+        "backward_idle_ns": 8,
+    }
+    assert second["forward_idle_ns"] == 5 and second["backward_breaks"] == 0, "the only line that ends no graph"
+    assert third["forward_idle_ns"] == 10
+
+
+@pytest.mark.parametrize(
+    ("lines", "graphs"),
+    [
+        (LINES, []),
+        (LINES, [-1]),  # calls are not known
+        ((LINES[1], LINES[1]), [-1]),  # either
+    ],
+)
+def test_what_a_line_costs_is_not_known_where_no_graph_says_it(lines, graphs):
+    assert measure_lines(lines, [make_break(graph) for graph in graphs]) == [{}] * len(lines)
+    assert measure_lines(LINES[:2], [make_break(0)])[1]["forward_breaks"] == 0
+
+
+def test_lines_are_shown_once_with_the_most_expensive_first():
+    notes = list_notes(Compiling(breaks=list(LINES)), [make_break(1), make_break(0, idle_ns=2)])
+    other = list_notes(Compiling(rank=1, breaks=list(LINES)), [make_break(0, idle_ns=4)])
+    shown = build_breaks_table(pd.DataFrame([*notes, *other])).rows
+    assert shown["reason"].tolist() == ["c", "a", "b"]
+    assert shown["forward_idle_ns"].tolist() == [5, 3, 0] and shown["backward_idle_ns"].isna().all()
 
 
 def test_a_script_that_compiles_nothing_has_no_such_block(results, tmp_path):

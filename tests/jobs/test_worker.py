@@ -381,6 +381,17 @@ def test_a_followed_run_logs_graphs_of_measured_steps_and_what_is_missing(warmup
     assert capsys.readouterr().out.splitlines() == [*late, "torch.compile: skip_code: gone"]
 
 
+def test_a_followed_step_that_fails_leaves_no_ranges_behind(monkeypatch):
+    """The process measures the next run, whose calls were to be as without ranges."""
+    stepper, ranges, graphs = Stepper(FIELDS, CPU), ModuleRanges(print, print), CompiledGraphs()
+    monkeypatch.setattr(stepper, "step", lambda follow: 1 / 0)
+    used, plain = [], nn.Module.__call__
+    monkeypatch.setattr(graphs.calls, "use", used.append)
+    with pytest.raises(ZeroDivisionError):
+        stepper.follow_modules(ranges, graphs)
+    assert used == [ranges, None] and nn.Module.__call__ is plain
+
+
 def test_every_task_is_followed_by_a_release(monkeypatch, tmp_path):
     done = []
     monkeypatch.setattr(service.os, "dup2", lambda *descriptors: None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.capture.fused_kernels import divide_fused
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
@@ -234,7 +235,7 @@ def _parts(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Training steps in which modules were followed: the case, run_id, and the share of each of PARTS in their kernel
     time: part_<part>, since an axis may be called as a part is, such as `optimizer`."""
     grid = run_grid.cases(runs, "train_step")
-    rows = select_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
+    rows = divide_fused(select_followed_runs(totals[totals["run_id"].isin(grid["run_id"])]), ["time_ns"])
     inner = rows["module"].str.rsplit("/", n=1).str[-1].where(rows["phase"] != ranges.OPTIMIZER, ranges.OPTIMIZER)
     shares = rows.assign(part=inner).pivot_table(index="run_id", columns="part", values="time_ns", aggfunc="sum")
     shares = shares.div(rows.groupby("run_id")["time_ns"].sum(), axis=0)
