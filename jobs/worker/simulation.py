@@ -142,7 +142,9 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
     def extend(less: int, much: int) -> int:
         return round(much + factor * (much - less))
 
-    peaks = [{phase: extend(one[phase], two[phase]) for phase in two} for one, two in zip(few["peaks"], more["peaks"])]
+    peaks = [
+        {phase: extend(less[phase], much[phase]) for phase in much} for less, much in zip(few["peaks"], more["peaks"])
+    ]
     return {"peaks": peaks, "num_parameters": extend(few["num_parameters"], more["num_parameters"])}
 
 
