@@ -60,7 +60,8 @@ NO_LOSSES = {
     NoLossCode.NOT_MEASURED: "not compared: the budget ended before",
     NoLossCode.NO_LOSS: "not compared: no call of backward showed a loss",
     NoLossCode.NO_SEED: "not comparable: two runs without any change differ as much; set a seed",
-    NoLossCode.NOT_FINITE: "not finite",
+    NoLossCode.NOT_FINITE: "not finite without changes either",
+    NoLossCode.BROKEN: "not finite, and without changes they are",
     NoLossCode.FAILED: "not compared: the script failed in a process of its own",
 }
 NO_PARTS = {
@@ -204,7 +205,7 @@ def _list_other_gpus(tuning: Tuning) -> Iterator[str]:
 def describe_losses(losses: LossDifference) -> str:
     """Return one sentence on the losses of a variant."""
     if losses.reason is not None:
-        where = f" in step {losses.step}" if losses.reason is NoLossCode.NOT_FINITE and losses.step else ""
+        where = f", from step {losses.step} on" if losses.step else ""
         return f"Losses: {NO_LOSSES[losses.reason]}{where}"
     if not losses.num or losses.largest is None:
         return f"Losses: {NO_LOSSES[NoLossCode.NO_LOSS]}"

@@ -28,11 +28,12 @@ TOO_SHORT = "no error, but it takes too few steps to be measured"
 
 class VariantFailedError(ProfilerError):
     """A process of a script ended before it was measured. The message says how. is_oom: its memory was full. is_short:
-    it ended without an error, so it takes too few steps."""
+    it ended without an error, so it takes too few steps. is_of_change: right before, the variant that it is compared
+    with did not fail."""
 
     def __init__(self, message: str, is_oom: bool = False, is_short: bool = False):
         super().__init__(message)
-        self.is_oom, self.is_short = is_oom, is_short
+        self.is_oom, self.is_short, self.is_of_change = is_oom, is_short, False
 
 
 class OverBudgetError(ProfilerError):

@@ -123,7 +123,8 @@ def test_every_outcome_has_a_verdict():
         ({"num": 9, "largest": 15.0, "first": 1.5}, "differ by 150% in the first step, by at most 1,500%"),
         ({"num": 9, "largest": 0.02, "repeated": 0.001}, "Losses differ by at most 2% (9 compared; two runs"),
         ({"num": 0}, "no call of backward"),
-        ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite in step 4"),
+        ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite without changes either, from step 4 on"),
+        ({"reason": NoLossCode.BROKEN, "step": 4}, "not finite, and without changes they are, from step 4 on"),
     ],
 )
 def test_losses_in_one_sentence(losses, words):
