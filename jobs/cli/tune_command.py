@@ -21,7 +21,7 @@ from profiler_job.jobs.cli.measure_script import (
     check_command,
     hold_results,
 )
-from profiler_job.jobs.cli.script_name import choose_default_name
+from profiler_job.jobs.cli.script_name import choose_default_name, find_source
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalCode, parse_changes
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -110,12 +110,14 @@ def tune(
         list[str] | None,
         typer.Option("--changes", metavar="NAME,...", help="Try these alone. Default: all that fit."),
     ] = None,
-    budget: Annotated[float, typer.Option(min=0.1, metavar="MINUTES", help="Time for all of it.")] = 10.0,
+    budget: Annotated[float, typer.Option(min=0.1, max=10_000, metavar="MINUTES", help="Time for all of it.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of a script that sets none, and of the order of turns.")] = 0,
     skip: SkippedSteps = 10,
     step: EndOfStep = "auto",
     again: Annotated[bool, typer.Option("--again", help="Begin anew, also if a result is there.")] = False,
-    price: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Price of the GPU for an hour.")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, max=10_000, metavar="USD", help="Price of the GPU for an hour.")
+    ] = None,
     form: Annotated[Form, typer.Option("--format", "-f", metavar="FORMAT", help="text, json, md or csv.")] = "text",
     write: Annotated[bool, typer.Option("--write", help="Write the patch; keep a copy.")] = False,
 ) -> None:
@@ -133,7 +135,7 @@ def tune(
     if not NAME.fullmatch(chosen):
         raise fail(f"--name {chosen}: letters, digits, dots and dashes make a name", ExitCode.USAGE)
     folder = results / name_tuned_folder(chosen)
-    source = next((part for part in command if part.endswith(".py")), "")
+    source = find_source(command)
     digests = ask_of_code("digest", source).get("digests", {})
     begun = None if again else find_begun(folder, command, asked, digests)
     if begun is not None and begun.is_complete:
