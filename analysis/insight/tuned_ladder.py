@@ -64,6 +64,7 @@ NO_LOSSES = {
     NoLossCode.BROKEN: "not finite, and without changes they are",
     NoLossCode.FAILED: "not compared: the script failed in a process of its own",
 }
+NOT_TRIED = (Outcome.NOT_REACHED, Outcome.NOT_POSSIBLE, Outcome.SKIPPED_BELOW_1_PERCENT)
 NO_PARTS = {
     NoPartsCode.COMPILED: "the script compiles its model, so that a step is not the sum of operators measured alone",
     NoPartsCode.SEVERAL_RANKS: "several processes train together, and operators were not measured alone",
@@ -91,8 +92,9 @@ class TunedLadder:
 
     @property
     def not_helping(self) -> pd.DataFrame:
-        """The rows of `tried` that were decided."""
-        return self.tried[self.tried["outcome"] != Outcome.NOT_REACHED]
+        """The rows of `tried` that were decided, but of what helped later."""
+        is_reached = self.tried["outcome"] != Outcome.NOT_REACHED
+        return self.tried[is_reached & ~self.tried["change"].isin(list_kept(self.tuning))]
 
     @property
     def not_reached(self) -> pd.DataFrame:
@@ -403,9 +405,15 @@ def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
 
 
 def count_tried(tuning: Tuning) -> str:
-    """Return how many changes were tried and kept, in words."""
-    decided = [tried for tried in tuning.tried if tried.outcome is not Outcome.NOT_REACHED]
-    return f"{format_count(len(decided), 'change')} tried, {len(tuning.ladder)} kept"
+    """Return how many changes were tried and kept, in words: once each, however often they were measured."""
+    tried = {tried.change for tried in tuning.tried if tried.outcome not in NOT_TRIED}
+    kept = list_kept(tuning)
+    return f"{format_count(len(tried | kept), 'change')} tried, {len(kept)} kept"
+
+
+def list_kept(tuning: Tuning) -> set[str]:
+    """List the changes of all steps of the ladder, also those that a later one took the place of."""
+    return {change for step in tuning.ladder for change in step.changes}
 
 
 def name_tuned(ladder: TunedLadder) -> str:

@@ -15,6 +15,7 @@ from profiler_job.analysis.insight.tuned_ladder import (
     describe_losses,
     describe_ratio,
     interpret_tuning,
+    name_tuned,
 )
 from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
 from profiler_job.analysis.show.tuned_page import render_tuned
@@ -105,6 +106,17 @@ def test_what_did_not_help_says_why(ladder):
     assert ladder.not_reached["change"].tolist() == ["loader_workers"] and len(ladder.not_helping) == 3
     assert describe_ratio(make_ratio(0.9)) == "measurably slower"
     assert describe_ratio(make_ratio(1.1)) == "measurably faster"
+
+
+def test_a_change_counts_once_and_does_not_help_and_not_help():
+    """CUDA graphs were kept with TF32, which was no faster alone; what could not be measured was not tried."""
+    graphs = make_step("cuda_graphs", ("tf32", "cuda_graphs"), 25, 2, "tf32")
+    outcomes = {"fused_adamw": Outcome.NOT_FASTER, "foreach": Outcome.NOT_POSSIBLE, "padding": Outcome.NOT_FASTER}
+    tried = [Tried(change=change, outcome=outcome) for change, outcome in outcomes.items()]
+    ladder = [graphs, make_step("fused_adamw", (*graphs.changes, "fused_adamw"), 20, 1.2, "tf32")]
+    result = interpret_tuning(make_tuning(tried=tried, ladder=ladder))
+    assert name_tuned(result).endswith(": 4 changes tried, 3 kept")
+    assert [*result.not_helping["change"]] == ["padding", "foreach"]
 
 
 def test_every_outcome_has_a_verdict():
