@@ -274,11 +274,10 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
     if not tuning.is_complete:
-        used, budget = tuning.used_s / 60, tuning.budget_s / 60
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
         what = f", and {format_count(left, 'change')} had too little time left" if left else ""
         yield (
-            f"The search is not complete: {used:.1f} of {budget:.1f} min are used{what}. The same command goes on; "
+            f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. The same command goes on; "
             "--budget gives it more time"
         )
     if tuning.asked is not None:

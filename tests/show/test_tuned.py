@@ -182,8 +182,9 @@ def test_slower_fresh_processes_do_not_confirm_a_small_gain():
 
 
 def test_a_search_that_is_not_complete_says_how_to_go_on():
-    notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",))).notes
-    assert any("5.0 of 10.0 min are used" in note and "--budget" in note for note in notes)
+    """After how long in all: each time that the command goes on, it has a budget of its own."""
+    notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",), used_s=900)).notes
+    assert any("not complete after 15.0 min, and 1 change had" in note and "--budget" in note for note in notes)
     assert any("Only what --changes names was tried: TF32" in note for note in notes)
 
 
