@@ -1,6 +1,7 @@
 """The command `tune`: find the fastest that a training script can run, and what to write into it."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -110,14 +111,12 @@ def tune(
         list[str] | None,
         typer.Option("--changes", metavar="NAME,...", help="Try these alone. Default: all that fit."),
     ] = None,
-    budget: Annotated[float, typer.Option(min=0.1, max=10_000, metavar="MINUTES", help="Time for all of it.")] = 10.0,
+    budget: Annotated[float, typer.Option(min=0.1, metavar="MINUTES", help="Time for all of it.")] = 10.0,
     seed: Annotated[int, typer.Option(metavar="N", help="Of a script that sets none, and of the order of turns.")] = 0,
     skip: SkippedSteps = 10,
     step: EndOfStep = "auto",
     again: Annotated[bool, typer.Option("--again", help="Begin anew, also if a result is there.")] = False,
-    price: Annotated[
-        float | None, typer.Option(min=0, max=10_000, metavar="USD", help="Price of the GPU for an hour.")
-    ] = None,
+    price: Annotated[float | None, typer.Option(min=0, metavar="USD", help="Price of the GPU for an hour.")] = None,
     form: Annotated[Form, typer.Option("--format", "-f", metavar="FORMAT", help="text, json, md or csv.")] = "text",
     write: Annotated[bool, typer.Option("--write", help="Write the patch; keep a copy.")] = False,
 ) -> None:
@@ -127,6 +126,8 @@ def tune(
     where it was. Exit code: 1 the script failed, 2 usage, or a change needs other code, 74 results cannot be written,
     75 another job holds the folder, 130 interrupted, 143 terminated.
     """
+    if math.inf in (budget, price):
+        raise fail("--budget and --price: inf is no number of minutes or dollars", ExitCode.USAGE)
     asked = check_changes(changes)
     check_command(command)
     if find_node(command) is not None:
