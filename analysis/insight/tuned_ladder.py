@@ -60,9 +60,11 @@ NO_LOSSES = {
     NoLossCode.NOT_MEASURED: "not compared: the budget ended before",
     NoLossCode.NO_LOSS: "not compared: no call of backward showed a loss",
     NoLossCode.NO_SEED: "not comparable: two runs without any change differ as much; set a seed",
-    NoLossCode.NOT_FINITE: "not finite",
+    NoLossCode.NOT_FINITE: "not finite without changes either",
+    NoLossCode.BROKEN: "not finite, and without changes they are",
     NoLossCode.FAILED: "not compared: the script failed in a process of its own",
 }
+NOT_TRIED = (Outcome.NOT_REACHED, Outcome.NOT_POSSIBLE, Outcome.SKIPPED_BELOW_1_PERCENT)
 NO_PARTS = {
     NoPartsCode.COMPILED: "the script compiles its model, so that a step is not the sum of operators measured alone",
     NoPartsCode.SEVERAL_RANKS: "several processes train together, and operators were not measured alone",
@@ -90,8 +92,9 @@ class TunedLadder:
 
     @property
     def not_helping(self) -> pd.DataFrame:
-        """The rows of `tried` that were decided."""
-        return self.tried[self.tried["outcome"] != Outcome.NOT_REACHED]
+        """The rows of `tried` that were decided, but of what helped later."""
+        is_reached = self.tried["outcome"] != Outcome.NOT_REACHED
+        return self.tried[is_reached & ~self.tried["change"].isin(list_kept(self.tuning))]
 
     @property
     def not_reached(self) -> pd.DataFrame:
@@ -204,7 +207,7 @@ def _list_other_gpus(tuning: Tuning) -> Iterator[str]:
 def describe_losses(losses: LossDifference) -> str:
     """Return one sentence on the losses of a variant."""
     if losses.reason is not None:
-        where = f" in step {losses.step}" if losses.reason is NoLossCode.NOT_FINITE and losses.step else ""
+        where = f", from step {losses.step} on" if losses.step else ""
         return f"Losses: {NO_LOSSES[losses.reason]}{where}"
     if not losses.num or losses.largest is None:
         return f"Losses: {NO_LOSSES[NoLossCode.NO_LOSS]}"
@@ -271,11 +274,10 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
     if not tuning.is_complete:
-        used, budget = tuning.used_s / 60, tuning.budget_s / 60
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
         what = f", and {format_count(left, 'change')} had too little time left" if left else ""
         yield (
-            f"The search is not complete: {used:.1f} of {budget:.1f} min are used{what}. The same command goes on; "
+            f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. The same command goes on; "
             "--budget gives it more time"
         )
     if tuning.asked is not None:
@@ -402,9 +404,15 @@ def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
 
 
 def count_tried(tuning: Tuning) -> str:
-    """Return how many changes were tried and kept, in words."""
-    decided = [tried for tried in tuning.tried if tried.outcome is not Outcome.NOT_REACHED]
-    return f"{format_count(len(decided), 'change')} tried, {len(tuning.ladder)} kept"
+    """Return how many changes were tried and kept, in words: once each, however often they were measured."""
+    tried = {tried.change for tried in tuning.tried if tried.outcome not in NOT_TRIED}
+    kept = list_kept(tuning)
+    return f"{format_count(len(tried | kept), 'change')} tried, {len(kept)} kept"
+
+
+def list_kept(tuning: Tuning) -> set[str]:
+    """List the changes of all steps of the ladder, also those that a later one took the place of."""
+    return {change for step in tuning.ladder for change in step.changes}
 
 
 def name_tuned(ladder: TunedLadder) -> str:

@@ -28,3 +28,17 @@ def find_script_name(command: list[str]) -> str:
         if word.endswith(".py"):
             return Path(word).stem
     return Path(next((word for word in words if not word.startswith("-")), command[0])).stem
+
+
+def find_source(command: list[str]) -> str:
+    """Return the file of the script of a command, as written there, or for `-m package.train` package/train.py if the
+    current folder has it; "" if the command names none."""
+    for before, word in zip(["", *command], command):
+        if before == "-m":
+            path = Path(*word.split("."))
+            known = [file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()]
+            if known:
+                return str(known[0])
+        if word.endswith(".py"):
+            return word
+    return ""

@@ -1,6 +1,7 @@
 """The command `tune`: find the fastest that a training script can run, and what to write into it."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from profiler_job.jobs.cli.measure_script import (
     check_command,
     hold_results,
 )
-from profiler_job.jobs.cli.script_name import choose_default_name
+from profiler_job.jobs.cli.script_name import choose_default_name, find_source
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
 from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalCode, parse_changes
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -125,6 +126,8 @@ def tune(
     where it was. Exit code: 1 the script failed, 2 usage, or a change needs other code, 74 results cannot be written,
     75 another job holds the folder, 130 interrupted, 143 terminated.
     """
+    if math.inf in (budget, price):
+        raise fail("--budget and --price: inf is no number of minutes or dollars", ExitCode.USAGE)
     asked = check_changes(changes)
     check_command(command)
     if find_node(command) is not None:
@@ -133,7 +136,7 @@ def tune(
     if not NAME.fullmatch(chosen):
         raise fail(f"--name {chosen}: letters, digits, dots and dashes make a name", ExitCode.USAGE)
     folder = results / name_tuned_folder(chosen)
-    source = next((part for part in command if part.endswith(".py")), "")
+    source = find_source(command)
     digests = ask_of_code("digest", source).get("digests", {})
     begun = None if again else find_begun(folder, command, asked, digests)
     if begun is not None and begun.is_complete:

@@ -50,12 +50,14 @@ class Outcome(StrEnum):
 
 class NoLossCode(StrEnum):
     """Why losses are not compared. NO_SEED: two runs of the same variant differ as much. NOT_MEASURED: the budget
-    ended before, or only the winner's losses were compared."""
+    ended before, or only the winner's losses were compared. NOT_FINITE: without changes, too. BROKEN: they are finite
+    without changes alone, so that the variant is taken back."""
 
     NOT_MEASURED = "not_measured"
     NO_LOSS = "no_loss"
     NO_SEED = "no_seed"
     NOT_FINITE = "not_finite"
+    BROKEN = "broken"
     FAILED = "failed"
 
 

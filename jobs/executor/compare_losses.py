@@ -35,7 +35,8 @@ def find_difference(before: Losses, after: Losses, per_step: float) -> LossDiffe
         return LossDifference(reason=NoLossCode.NO_LOSS)
     for number, first, second in pairs:
         if not (math.isfinite(first) and math.isfinite(second)):
-            return LossDifference(num=len(pairs), step=int(number / per_step) + 1, reason=NoLossCode.NOT_FINITE)
+            reason = NoLossCode.BROKEN if math.isfinite(first) else NoLossCode.NOT_FINITE
+            return LossDifference(num=len(pairs), step=int(number / per_step) + 1, reason=reason)
     differences = [(abs(second - first) / (abs(first) or 1.0), number) for number, first, second in pairs]
     largest, number = max(differences, key=lambda difference: difference[0])
     of_first = differences[0][0] if pairs[0][0] == 0 else None  # else it was overwritten, as by a CUDA graph

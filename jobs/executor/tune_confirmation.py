@@ -15,6 +15,8 @@ IDLING = 0.15
 FEW_PAIRS = 2
 """Pairs of processes one after another if the GPU limits the step: its times repeat."""
 SLOWER = "it was faster by turns in one process, and slower in processes of its own"
+ALONE = "it could be switched on while the script ran, and in a process of its own it fails"
+BROKEN = "its losses are not finite from step {step} on, and without it they are"
 
 
 class ConfirmedSearch(ProcessSearch, Protocol):
@@ -34,7 +36,8 @@ def does_idle(kernels: Mapping[str, float] | None, step_ns: float) -> bool:
 def confirm_winner(search: ConfirmedSearch) -> None:
     """Run the winner and the script without changes in processes of their own, and compare losses. If the CPU limits
     one of them, these are the result: what was slowed by the profiler in the process of turns stays slow there, by up
-    to 44%. A winner that is slower in them is taken back, and the step of the ladder before it is confirmed."""
+    to 44%. A winner is taken back if it is slower in them, or if it alone fails or has losses that are not finite; then
+    the step of the ladder before it is confirmed."""
     tuning = search.tuning
     if not tuning.ladder:
         return
@@ -50,12 +53,18 @@ def confirm_winner(search: ConfirmedSearch) -> None:
         return
     except VariantFailedError as error:
         search.say(str(error))
-        winner.losses = LossDifference(reason=NoLossCode.FAILED)
-        return
+        if not error.is_of_change:
+            winner.losses = LossDifference(reason=NoLossCode.FAILED)
+            return
+        drop_winner(tuning, Outcome.OUT_OF_MEMORY if error.is_oom else Outcome.FAILED, f"{ALONE}: {error}")
+        return confirm_winner(search)
     note_pairs(tuning, pairs)
     ratio = pairs.compare(SPREAD_OF_CPU if is_by_cpu else SPREAD_OF_GPU)
-    if ratio.num_pairs >= FEWEST_PAIRS and ratio.high < 1.0:
-        drop_winner(tuning)
+    if winner.losses.reason is NoLossCode.BROKEN:
+        drop_winner(tuning, Outcome.FAILED, BROKEN.format(step=winner.losses.step))
+        confirm_winner(search)
+    elif ratio.num_pairs >= FEWEST_PAIRS and ratio.high < 1.0:
+        drop_winner(tuning, Outcome.NOT_FASTER, SLOWER)
         confirm_winner(search)
     elif is_by_cpu and not pairs.num_rounds and ratio.num_pairs < FEW_PAIRS:
         widen(tuning, turned)
@@ -105,11 +114,11 @@ def take_pairs(tuning: Tuning, ratio: TuneRatio, turned: TuneRatio | None) -> No
             step.step_ns = base.step_ns / step.ratio_base.times_as_fast
 
 
-def drop_winner(tuning: Tuning) -> None:
-    """Take the last step back, which is slower than the script without changes."""
+def drop_winner(tuning: Tuning, outcome: Outcome, message: str) -> None:
+    """Take the last step back. outcome, message: of its change."""
     tuning.ladder.pop()
     kept = tuning.ladder[-1].changes if tuning.ladder else ()
     for tried in tuning.tried:
         if tried.outcome is Outcome.KEPT and tried.change not in kept:
-            tried.outcome, tried.message = Outcome.NOT_FASTER, SLOWER
+            tried.outcome, tried.message = outcome, message
     tuning.confirmation = Confirmation()

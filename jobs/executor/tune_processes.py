@@ -140,7 +140,8 @@ def run_in_sequence(
     runs: tuple[list[VariantRun], list[VariantRun]] = ([], [])
     while len(runs[1]) < num_pairs and search.left_s - reserve_s >= 2 * search.starts_s:
         try:
-            pair = [search.engine.run(changes, search.left_s - reserve_s) for changes in (before, after)]
+            pair = [search.engine.run(before, search.left_s - reserve_s)]
+            pair.append(run_changed(search, after, reserve_s))
         except OverBudgetError:
             break
         for run, of_variant in zip(pair, runs):
@@ -150,3 +151,12 @@ def run_in_sequence(
     if not runs[1]:
         raise OverBudgetError("too little time was left for processes of both")
     return ProcessPairs(before=runs[0], after=runs[1])
+
+
+def run_changed(search: ProcessSearch, changes: tuple[str, ...], reserve_s: float) -> VariantRun:
+    """Run the second variant of a pair, whose first did not fail (see `run_in_sequence`)."""
+    try:
+        return search.engine.run(changes, search.left_s - reserve_s)
+    except VariantFailedError as error:
+        error.is_of_change = True
+        raise

@@ -27,6 +27,7 @@ from profiler_job.jobs.contract.changes import (
 )
 from profiler_job.jobs.contract.paired_ratio import (
     FEWEST_PAIRS,
+    LEAST_GAIN,
     SPREAD_OF_CPU,
     SPREAD_OF_GPU,
     compare_rounds,
@@ -540,7 +541,7 @@ class Search:
     def drop_slower(self) -> None:
         """Take back the last steps if all together they are no faster than one before them."""
         ladder = self.tuning.ladder
-        while len(ladder) > 1 and not is_faster(ladder[-1].ratio_before) and ladder[-1].ratio_before.high < 1.0:
+        while len(ladder) > 1 and ladder[-1].ratio_before.times_as_fast < LEAST_GAIN:
             ladder.pop()
             for tried in self.tuning.tried:
                 if tried.outcome is Outcome.KEPT and tried.change not in self.current:

@@ -23,15 +23,17 @@ POLL_S = 0.02
 MEMORY_FULL = "out of memory"
 LONGEST_MESSAGE = 200
 SWITCHED = "turns"
+TOO_SHORT = "no error, but it takes too few steps to be measured"
 
 
 class VariantFailedError(ProfilerError):
     """A process of a script ended before it was measured. The message says how. is_oom: its memory was full. is_short:
-    it ended without an error, so it takes too few steps."""
+    it ended without an error, so it takes too few steps. is_of_change: right before, the variant that it is compared
+    with did not fail."""
 
     def __init__(self, message: str, is_oom: bool = False, is_short: bool = False):
         super().__init__(message)
-        self.is_oom, self.is_short = is_oom, is_short
+        self.is_oom, self.is_short, self.is_of_change = is_oom, is_short, False
 
 
 class OverBudgetError(ProfilerError):
@@ -110,7 +112,8 @@ class FollowedProcess:
             log.seek(self.begin)
             printed = log.read().decode("utf-8", errors="replace")
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        message = f"`{shlex.join(self.script.command)}` ended ({describe_exit(code or 0)})"
+        how = describe_exit(code) if code else TOO_SHORT
+        message = f"`{shlex.join(self.script.command)}` ended ({how})"
         if code and lines:
             named = [line for line in lines if MEMORY_FULL in line.lower()]
             named = named or [line for line in lines if "Error" in line] or lines
@@ -159,8 +162,8 @@ class TurnsProcess:
 @dataclass(frozen=True, kw_only=True)
 class VariantRun:
     """A process of one variant. times_ns: medians of its timed steps, one for each of its turns; one alone if it took
-    none. peak_bytes: most memory that was allocated in them; 0 without a GPU. losses: of its backward passes, from the
-    first one. num_losses_per_step: how many a step has."""
+    none. peak_bytes: most memory that was allocated from its start, captures of CUDA graphs included; 0 without a GPU.
+    losses: of its backward passes, from the first one. num_losses_per_step: how many a step has."""
 
     times_ns: tuple[float, ...]
     peak_bytes: int

@@ -75,8 +75,6 @@ class TurnsFollower(Follower):
     def enter(self, stage: Stage) -> None:
         super().enter(stage)
         if stage is Stage.TIMED and self.stage is stage:
-            if torch.cuda.is_initialized():
-                torch.cuda.reset_peak_memory_stats()
             self.running = self.choose_steps()
             self.take_step()
 
@@ -152,7 +150,8 @@ class TurnsFollower(Follower):
 
     def describe_process(self, per_step: float) -> dict[str, Any]:
         """Return what is known of a process of one variant. losses: of as many steps as without a gate. per_step: how
-        many a step has."""
+        many a step has. peak_bytes: from the start of the process, since what CUDA graphs hold is allocated while they
+        are captured, and not while they are replayed."""
         return {
             "losses": self.losses.values()[: round(per_step * (self.plan.skip + self.plan.steps))],
             "num_losses_per_step": max(per_step, 1.0),

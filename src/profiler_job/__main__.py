@@ -104,7 +104,7 @@ COMMANDS = {
 }
 """Subcommands by name, in the order of the help."""
 
-OLD_NAMES = {"report": "site --pages-only", "render": "site"}
+OLD_NAMES = {"report": "site --pages-only", "render": "site", "try": "tune --changes", "predict": "tune"}
 """Names of commands that are gone, and what took their place."""
 
 WITH_SCRIPTS = ("profile", "tune")

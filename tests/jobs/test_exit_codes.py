@@ -233,10 +233,12 @@ def test_ctrl_c_is_130():
     assert done.returncode == ExitCode.INTERRUPTED and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["report", "render"])
-def test_an_old_name_names_the_command_that_took_its_place(name):
+@pytest.mark.parametrize(
+    ("name", "new"), [("report", "site"), ("render", "site"), ("try", "tune --changes"), ("predict", "tune")]
+)
+def test_an_old_name_names_the_command_that_took_its_place(name, new):
     done = CliRunner().invoke(app, [name, "--recording", "x"])
-    assert done.exit_code == ExitCode.USAGE and "`profiler-job site" in done.stderr
+    assert done.exit_code == ExitCode.USAGE and f"`profiler-job {new}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

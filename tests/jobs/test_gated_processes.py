@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from profiler_job.jobs.cli.tune_command import ScriptEngine
 from profiler_job.jobs.contract.paired_ratio import compare_variant_processes
@@ -16,12 +17,16 @@ from profiler_job.jobs.executor import gated_processes
 from profiler_job.jobs.executor.gated_processes import GatedProcess, GatedProcesses, take_gated_turns
 from profiler_job.jobs.executor.tune_processes import measure_pairs
 from profiler_job.jobs.executor.tuned_script import (
+    FollowedProcess,
     GatePlan,
     OverBudgetError,
     TunedScript,
     VariantFailedError,
     run_variant,
 )
+from profiler_job.jobs.follow.follow import Follower
+from profiler_job.jobs.follow.plan import Stage
+from profiler_job.jobs.follow.turns import TurnsFollower
 from tests.waiting import HANGS_S, eventually
 from tests.without_compiler import WITHOUT_COMPILER
 
@@ -109,6 +114,27 @@ def test_a_script_that_takes_few_steps_leaves_the_rounds_before(gated):
     gated.processes[0].running.ends = OVER
     with pytest.raises(VariantFailedError):
         gated.take_rounds(PLAN)
+
+
+def test_a_peak_has_what_graphs_took_while_they_were_captured(monkeypatch):
+    follower = TurnsFollower.__new__(TurnsFollower)
+    monkeypatch.setattr(Follower, "enter", lambda follower, stage: setattr(follower, "stage", stage))
+    monkeypatch.setattr(TurnsFollower, "choose_steps", lambda follower: iter([None]))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    resets = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: resets.append("after warm-up"))
+    follower.enter(Stage.TIMED)
+    assert not resets
+
+
+@pytest.mark.parametrize(("code", "words"), [(0, "takes too few steps"), (1, "ended (exit code 1): ValueError: no")])
+def test_the_end_of_a_process_says_why(code, words, tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_text("ValueError: no\n")
+    script = TunedScript(command=["python"], folder=tmp_path, log=log, skip=1, steps=1, step="auto", seed=0)
+    process = SimpleNamespace(poll=lambda: code)
+    error = FollowedProcess(process=process, plan="", folder=tmp_path, script=script, begin=0).explain_end()
+    assert words in str(error) and error.is_short is (code == 0)
 
 
 def test_no_round_goes_on_after_the_end_of_the_time(gated):

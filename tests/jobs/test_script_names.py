@@ -3,7 +3,7 @@
 import pytest
 
 from profiler_job.jobs.cli.measure_script import find_hiding_option
-from profiler_job.jobs.cli.script_name import choose_default_name
+from profiler_job.jobs.cli.script_name import choose_default_name, find_source
 from profiler_job.jobs.executor.nodes import find_node
 
 SLURM = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
@@ -72,3 +72,23 @@ def test_results_are_named_after_the_script(command, name):
 )
 def test_an_option_of_python_that_hides_the_profiler_is_found(command, option):
     assert find_hiding_option(command.split()) == option
+
+
+@pytest.mark.parametrize(
+    ("command", "source"),
+    [
+        ("python train.py --config other.py", "train.py"),
+        ("torchrun --nproc-per-node 2 sub/train.py", "sub/train.py"),
+        ("python -m package.train --config other.py", "package/train.py"),
+        ("python -m package", "package/__main__.py"),
+        ("python -m torch.distributed.run train.py", "train.py"),
+        ("python -m timm.train", ""),
+        ("python -c 1", ""),
+    ],
+)
+def test_the_file_of_a_script_is_found_for_its_patch(command, source, tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    for name in ("train", "__main__"):
+        (tmp_path / "package" / f"{name}.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_source(command.split()) == source

@@ -230,6 +230,14 @@ def test_unknown_changes_are_refused(text):
     assert refused.value.code is RefusalCode.UNKNOWN
 
 
+@pytest.mark.parametrize("option", ["--budget", "--price"])
+@pytest.mark.parametrize("value", ["-1", "inf", "nan"])
+def test_numbers_that_are_none_are_refused(option, value, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["tune", option, value, "--", sys.executable, "-c", "1"])
+    assert result.exit_code == ExitCode.USAGE and not [*tmp_path.iterdir()], result.output
+
+
 def test_changes_are_given_in_any_order():
     assert parse_changes(["fused_adamw,bf16", "bf16"]) == parse_changes(["bf16", "fused_adamw"])
 

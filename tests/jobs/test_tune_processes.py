@@ -167,6 +167,48 @@ def test_the_step_before_a_winner_that_was_taken_back_is_confirmed():
     assert tuning.confirmation.winner_ns == (80 * MS,) * 3
 
 
+@pytest.mark.parametrize(("broken", "kept"), [(("bf16",), []), (("fused_adamw",), ["bf16"])])
+def test_what_makes_losses_infinite_is_taken_back(broken, kept):
+    class Infinite(SimulatedScript):
+        def note_run(self, changes, num_turns):
+            losses = [3.0, "nan" if {*broken} & {*changes} else 2.0]
+            return replace(super().note_run(changes, num_turns), losses=losses)
+
+    tuning = search(Infinite({"bf16": 0.5, "fused_adamw": 0.1}), asked=("bf16", "fused_adamw"))
+    assert list_ladder(tuning) == kept and outcomes(tuning, broken[0]) == [Outcome.FAILED]
+    assert "losses are not finite from step 2 on" in next(t.message for t in tuning.tried if t.change == broken[0])
+
+
+@pytest.mark.parametrize(("is_oom", "outcome"), [(False, Outcome.FAILED), (True, Outcome.OUT_OF_MEMORY)])
+def test_what_fails_in_a_process_of_its_own_is_taken_back(is_oom, outcome):
+    """Also if processes cannot take turns; one that fails without changes says nothing of these."""
+
+    class Failing(SimulatedScript):
+        culprit = "fused_adamw"
+
+        def run(self, changes, left_s):
+            if self.culprit in (*changes, "" if changes else "none"):
+                raise VariantFailedError("it ended", is_oom=is_oom)
+            return super().run(changes, left_s)
+
+    effects, asked = {"bf16": 0.5, "fused_adamw": 0.1}, ("bf16", "fused_adamw")
+    tuning = search(Failing(effects, room=1), asked=asked)
+    assert list_ladder(tuning) == ["bf16"] and outcomes(tuning, "fused_adamw") == [outcome]
+    assert len(tuning.confirmation.winner_ns) == 2 and tuning.winner.losses.reason is None
+    Failing.culprit = "none"
+    tuning = search(Failing(effects, room=1), asked=asked)
+    assert len(tuning.ladder) == 2 and tuning.winner.losses.reason is NoLossCode.FAILED
+
+
+def test_losses_that_are_infinite_without_changes_end_nothing():
+    class Infinite(SimulatedScript):
+        def note_run(self, changes, num_turns):
+            return replace(super().note_run(changes, num_turns), losses=[3.0, "nan"])
+
+    tuning = search(Infinite({"bf16": 0.5}), asked=("bf16",))
+    assert list_ladder(tuning) == ["bf16"] and tuning.winner.losses.reason is NoLossCode.NOT_FINITE
+
+
 def test_losses_of_the_winner_are_compared_with_the_spread_of_equal_runs():
     tuning = search(SimulatedScript(EFFECTS, losses=0.02))
     losses = tuning.winner.losses

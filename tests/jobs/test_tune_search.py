@@ -177,6 +177,20 @@ def test_a_clear_difference_takes_fewer_rounds():
     assert tried.ratio.num_pairs == FIRST_ROUNDS and tried.outcome is Outcome.KEPT
 
 
+def test_what_is_no_faster_when_all_take_turns_is_taken_back():
+    """It was by chance that it was faster at first; whether it is measurably slower is not asked."""
+
+    class Chance(SimulatedScript):
+        def ask(self, request, left_s):
+            if len(request.get("variants", ())) > 2:
+                self.effects = {"bf16": 0.5}
+            return super().ask(request, left_s)
+
+    tuning = search(Chance({"bf16": 0.5, "fused_adamw": 0.1}, noise=0.0), asked=("bf16", "fused_adamw"))
+    assert list_ladder(tuning) == ["bf16"] and outcomes(tuning, "fused_adamw") == [Outcome.NOT_FASTER]
+    assert "not when all steps of the ladder took turns" in tuning.tried[-1].message
+
+
 def test_a_candidate_is_measured_again_after_a_change_that_remakes_the_script():
     class Remade(SimulatedScript):
         def time_step(self, changes):

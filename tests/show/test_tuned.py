@@ -15,6 +15,7 @@ from profiler_job.analysis.insight.tuned_ladder import (
     describe_losses,
     describe_ratio,
     interpret_tuning,
+    name_tuned,
 )
 from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
 from profiler_job.analysis.show.tuned_page import render_tuned
@@ -107,6 +108,17 @@ def test_what_did_not_help_says_why(ladder):
     assert describe_ratio(make_ratio(1.1)) == "measurably faster"
 
 
+def test_a_change_counts_once_and_does_not_help_and_not_help():
+    """CUDA graphs were kept with TF32, which was no faster alone; what could not be measured was not tried."""
+    graphs = make_step("cuda_graphs", ("tf32", "cuda_graphs"), 25, 2, "tf32")
+    outcomes = {"fused_adamw": Outcome.NOT_FASTER, "foreach": Outcome.NOT_POSSIBLE, "padding": Outcome.NOT_FASTER}
+    tried = [Tried(change=change, outcome=outcome) for change, outcome in outcomes.items()]
+    ladder = [graphs, make_step("fused_adamw", (*graphs.changes, "fused_adamw"), 20, 1.2, "tf32")]
+    result = interpret_tuning(make_tuning(tried=tried, ladder=ladder))
+    assert name_tuned(result).endswith(": 4 changes tried, 3 kept")
+    assert [*result.not_helping["change"]] == ["padding", "foreach"]
+
+
 def test_every_outcome_has_a_verdict():
     tried = [Tried(change="foreach", outcome=outcome) for outcome in Outcome]
     rows = interpret_tuning(make_tuning(tried=tried)).tried
@@ -123,7 +135,8 @@ def test_every_outcome_has_a_verdict():
         ({"num": 9, "largest": 15.0, "first": 1.5}, "differ by 150% in the first step, by at most 1,500%"),
         ({"num": 9, "largest": 0.02, "repeated": 0.001}, "Losses differ by at most 2% (9 compared; two runs"),
         ({"num": 0}, "no call of backward"),
-        ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite in step 4"),
+        ({"reason": NoLossCode.NOT_FINITE, "step": 4}, "not finite without changes either, from step 4 on"),
+        ({"reason": NoLossCode.BROKEN, "step": 4}, "not finite, and without changes they are, from step 4 on"),
     ],
 )
 def test_losses_in_one_sentence(losses, words):
@@ -169,8 +182,9 @@ def test_slower_fresh_processes_do_not_confirm_a_small_gain():
 
 
 def test_a_search_that_is_not_complete_says_how_to_go_on():
-    notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",))).notes
-    assert any("5.0 of 10.0 min are used" in note and "--budget" in note for note in notes)
+    """After how long in all: each time that the command goes on, it has a budget of its own."""
+    notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",), used_s=900)).notes
+    assert any("not complete after 15.0 min, and 1 change had" in note and "--budget" in note for note in notes)
     assert any("Only what --changes names was tried: TF32" in note for note in notes)
 
 
