@@ -105,6 +105,8 @@ class ModuleRanges:
         """Return `called(module, *args, **options)`, called in the range of the module."""
         path = self._path_of(module)
         above = self.path
+        if path == above:  # what torch.compile wraps, called by its wrapper
+            return called(module, *args, **options)
         self._enter(path.removeprefix(f"{above}/") if above else path, path)
         try:
             return called(module, *args, **options)

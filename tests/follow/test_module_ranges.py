@@ -71,6 +71,25 @@ def test_forward_has_the_names_of_the_modules_with_lists_beside_their_number(log
     assert forward == ["Model", *blocks, "Model/head"]
 
 
+class Wrapper(nn.Module):
+    """Calls its module as torch.compile's wrapper does, if Python runs `Module.__call__` in between."""
+
+    def __init__(self, module):
+        super().__init__()
+        self._orig_mod = module
+
+    def forward(self, x):
+        return self._orig_mod(x)
+
+
+def test_a_compiled_model_that_its_wrapper_calls_by_python_has_one_range(log, ranges):
+    """Two made its modules `Model/Model/head` in forward, and `Model/head` in backward, on torch 2.11."""
+    train(ranges, Wrapper(Model()))
+    forward = [name.removeprefix("modules:forward/") for name in log.names() if name.startswith("modules:forward/")]
+    assert forward[0] == "Model (compiled)"
+    assert not any(name.startswith("Model (compiled)/Model") for name in forward)
+
+
 def test_a_backward_pass_of_compiled_autograd_has_one_range_and_no_hooks(log, ranges, monkeypatch):
     """Hooks would be a part of the graph, which would be compiled again in each step."""
     monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", SimpleNamespace(compiled_autograd_enabled=True))
