@@ -89,10 +89,10 @@ def describe_recordings(data: Path) -> str:
 
 
 def _pages_of(study: str) -> str:
-    """The titles of the pages of a study."""
+    """The titles of the pages of a study; the home page shows those of all."""
     of = LADDER if study == LOSSES else study
     titles = [question.title for question in ALL_QUESTIONS.values() if (question.study or "") == of]
-    return ", ".join(f"*{title}*" for title in titles)
+    return ", ".join(f"*{title}*" for title in titles) or "the home page"
 
 
 def _table(data: Path, manifests: dict[Path, dict[str, Any]]) -> Iterator[str]:
