@@ -5,6 +5,7 @@ from statistics import median
 from typing import Protocol
 
 from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, SPREAD_OF_GPU
+from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, TuneRatio, Tuning
 from profiler_job.jobs.executor.compare_losses import compare_losses
 from profiler_job.jobs.executor.tune_processes import ProcessPairs, ProcessSearch, measure_pairs
@@ -16,6 +17,10 @@ FEW_PAIRS = 2
 """Pairs of processes one after another if the GPU limits the step: its times repeat."""
 SLOWER = "it was faster by turns in one process, and slower in processes of its own"
 ALONE = "it could be switched on while the script ran, and in a process of its own it fails"
+LARGEST_FIRST_DIFFERENCE = 0.05
+"""Relative difference of the loss of the first step, from equal weights and data, beyond which a variant computes
+something else. Lower precision makes it differ by less than 1%."""
+OTHER = "the loss of its first step differs by {share}, more than {most}"
 BROKEN = "its losses are not finite from step {step} on, and without it they are"
 
 
@@ -36,8 +41,8 @@ def does_idle(kernels: Mapping[str, float] | None, step_ns: float) -> bool:
 def confirm_winner(search: ConfirmedSearch) -> None:
     """Run the winner and the script without changes in processes of their own, and compare losses. If the CPU limits
     one of them, these are the result: what was slowed by the profiler in the process of turns stays slow there, by up
-    to 44%. A winner is taken back if it is slower in them, or if it alone fails or has losses that are not finite; then
-    the step of the ladder before it is confirmed."""
+    to 44%. A winner is taken back if it is slower in them, if its first loss is another, or if it alone fails or has
+    losses that are not finite; then the step of the ladder before it is confirmed."""
     tuning = search.tuning
     if not tuning.ladder:
         return
@@ -62,6 +67,10 @@ def confirm_winner(search: ConfirmedSearch) -> None:
     ratio = pairs.compare(SPREAD_OF_CPU if is_by_cpu else SPREAD_OF_GPU)
     if winner.losses.reason is NoLossCode.BROKEN:
         drop_winner(tuning, Outcome.FAILED, BROKEN.format(step=winner.losses.step))
+        confirm_winner(search)
+    elif winner.losses.reason is None and (first := winner.losses.first or 0.0) > LARGEST_FIRST_DIFFERENCE:
+        shares = {"share": format_share(first), "most": format_share(LARGEST_FIRST_DIFFERENCE)}
+        drop_winner(tuning, Outcome.BOUND, OTHER.format(**shares))
         confirm_winner(search)
     elif ratio.num_pairs >= FEWEST_PAIRS and ratio.high < 1.0:
         drop_winner(tuning, Outcome.NOT_FASTER, SLOWER)

@@ -179,6 +179,20 @@ def test_what_makes_losses_infinite_is_taken_back(broken, kept):
     assert "losses are not finite from step 2 on" in next(t.message for t in tuning.tried if t.change == broken[0])
 
 
+@pytest.mark.parametrize(("first", "kept"), [(3.1, ["bf16", "fused_adamw"]), (3.2, ["bf16"])])
+def test_what_makes_the_first_loss_another_is_taken_back(first, kept):
+    """It was printed, with a patch to write: 157% in one script."""
+
+    class Other(SimulatedScript):
+        def note_run(self, changes, num_turns):
+            losses = [first if "fused_adamw" in changes else 3.0, 2.0]
+            return replace(super().note_run(changes, num_turns), losses=losses)
+
+    tuning = search(Other({"bf16": 0.5, "fused_adamw": 0.1}), asked=("bf16", "fused_adamw"))
+    assert list_ladder(tuning) == kept
+    assert outcomes(tuning, "fused_adamw") == [Outcome.KEPT if len(kept) == 2 else Outcome.BOUND]
+
+
 @pytest.mark.parametrize(("is_oom", "outcome"), [(False, Outcome.FAILED), (True, Outcome.OUT_OF_MEMORY)])
 def test_what_fails_in_a_process_of_its_own_is_taken_back(is_oom, outcome):
     """Also if processes cannot take turns; one that fails without changes says nothing of these."""
