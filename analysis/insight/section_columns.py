@@ -119,7 +119,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "function": "the function that it is in",
         "wait_ns": "time in which the GPU waits for it: it idles, or only copies from or to the host",
         "share": "part of all such time, sampled or not",
-        "cpu_ns": "time that the CPU spends in the line, whether the GPU waits or not: without it steps save no more",
+        "cpu_ns": "time that the CPU spends in the line, whether the GPU waits or not: without it steps save no more; "
+        "of a line that takes batches of a DataLoader with what others wait for Python's lock",
         "late_launch_ns": "part of it in which the next operation was not launched yet",
         "data_ns": "of late_launch_ns, in which a DataLoader, a tokenizer or a copy from the host is next",
         "nothing_ns": "of late_launch_ns, in which the thread sleeps, saves, or waits for another program",

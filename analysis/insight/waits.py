@@ -39,7 +39,7 @@ from profiler_job.analysis.insight.wait_causes import (
     sum_causes,
 )
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
+from profiler_job.analysis.reference.python_libraries import LOADER, LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS = 3
@@ -190,19 +190,27 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
 
 def _measure_cpu(samples: StackSamples, attribution: Attribution, places: Places, lines: pd.DataFrame) -> list[int]:
     """Measure how long the CPU is in each of `lines` in the steps, whether the GPU waits or not (ns): of several
-    processes, the one in which it is longest, as often as processes take steps."""
+    processes, the one in which it is longest, as often as processes take steps. A line that takes batches of a
+    DataLoader has the waiting for Python's lock of the other lines, too: without it no threads of the loader hold the
+    lock."""
     steps = attribution.ranges[attribution.ranges["is_step"]] if len(attribution.ranges) else attribution.ranges
     low, high = (steps["start_ns"].min(), steps["end_ns"].max()) if len(steps) else (-(2**62), 2**62)
     parts = []
     for thread, (start, stack, _) in samples.by_thread.items():
         length = np.minimum(np.diff(start, append=start[-1:] + samples.period_ns), LONGEST_NS)
         inside = (start >= low) & (start < high)
-        table = places.name_lines(stack[inside]).assign(ns=length[inside], process=samples.process[thread])
+        process = samples.process[thread]
+        lock = samples.measure_lock_waits(thread, start, start + length) * (samples.main[process] == thread)
+        table = places.name_lines(stack[inside]).assign(ns=length[inside], lock=lock[inside], process=process)
         parts.append(table)
     keys = ["where", "function"]
-    sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])["ns"].sum().groupby(keys).max()
-    sums *= max(steps["process"].nunique(), 1)
-    return [int(sums.get((row.where, row.function), 0)) for row in lines.itertuples()]
+    sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])[["ns", "lock"]].sum()
+    elsewhere = sums.groupby("process")["lock"].transform("sum") - sums["lock"]
+    is_loader = lines["below"].str.fullmatch(rf"{LOADER} \d+%.*")
+    loaders = pd.MultiIndex.from_frame(lines.loc[is_loader, keys])
+    sums.loc[sums.index.droplevel("process").isin(loaders), "ns"] += elsewhere
+    most = sums.groupby(keys)["ns"].max() * max(steps["process"].nunique(), 1)
+    return [int(most.get((row.where, row.function), 0)) for row in lines.itertuples()]
 
 
 def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFrame:
