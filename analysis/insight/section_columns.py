@@ -129,7 +129,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "between_ns": "part in which the next operation was launched and had not started",
         "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code",
         "phase": "its phase, or several with their shares; empty outside all",
-        "module": "module with most of it; empty where none is known",
+        "module": "module in whose forward the line is, by what is launched next; empty where none is known",
         "gpu": "number of the GPU that waits for it twice as long as the others in the median; -1 if there is none",
         "do": "what to do about it; empty where nothing is known",
     },

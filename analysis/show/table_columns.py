@@ -45,7 +45,7 @@ DROPPED = {
         *("gpu", "module", "nothing_ns", "data_ns", "between_ns", "copies_ns", "sync_ns", "late_launch_ns"),
         *("do", "phase", "function"),
     ),
-    "script_waits": ("phase", "function"),
+    "script_waits": ("module", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
