@@ -77,7 +77,9 @@ PARTS = (
     ),
     LibraryPart(PRINTING, r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"),
     LibraryPart(
-        LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
+        LOGGING,
+        r"/(?:logging/__init__|tqdm/|rich/|wandb/|tensorboard/|loguru/|mlflow/|comet_ml/|neptune/)",
+        do="log less often, or from a thread",
     ),
     LibraryPart(
         SAVING,
