@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from profiler_job.analysis import show as showing
@@ -17,6 +18,7 @@ from profiler_job.analysis.insight.stack_places import find_place
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text, section_as_csv
+from profiler_job.analysis.show.table_columns import fit_table
 from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
@@ -184,6 +186,7 @@ def test_collections_of_garbage_have_a_name(tmp_path):
         ([("__enter__", f"{TORCH}/autograd/grad_mode.py", 5), STEP], ("train.py", 15, "torch")),
         ([("__enter__", f"{TORCH}/autograd/profiler.py", 5), STEP], ("train.py", 15, "torch")),
         ([("apply", f"{TORCH}/autograd/function.py", 5), STEP], ("train.py", 15, "torch")),
+        ([("refresh", "/x/site-packages/rich/live.py", 5), STEP], ("train.py", 15, "logging")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
         ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
         (
@@ -229,6 +232,14 @@ def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_noth
     (heading,) = (line for line in table.splitlines() if line.startswith("where "))
     assert heading.split()[-1] == "do"
     assert not {"gpu", "module"} & {*heading.split()}
+
+
+def test_a_line_is_not_broken_if_another_column_can_be_left_out():
+    """It was `mingpt/trainer.p`, and `y:97` below it."""
+    row = {"where": "mingpt/trainer.py:97", "function": "run", "wait_ns": 3_830_000, "share": 0.465}
+    row |= {"cause": "launches", "ceiling_ns": 7_110_000, "phase": "optimizer 66%; no phase 31%"}
+    (_, first, *_), dropped = fit_table("script_waits", pd.DataFrame([row]), 80)
+    assert row["where"] in first and dropped == ["phase"]
 
 
 def test_columns_that_name_nothing_are_in_no_form_for_people(tmp_path):
