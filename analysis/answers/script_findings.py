@@ -17,7 +17,7 @@ from profiler_job.analysis.show.table_columns import fit_table
 from profiler_job.jobs.contract.printable import make_printable
 
 MOST_ROWS = 5
-COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phase"]
+COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phase", "module"]
 """Of the lines that the GPU waits for; what they are in and what to do is in the sentences."""
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.changes.waiting_lines import ScriptLine, find_lines
 from profiler_job.analysis.reference import gemm_names, gpus
-from profiler_job.analysis.reference.python_libraries import CAUSES, GARBAGE, LOGGING, NO_WORKERS, OWN, PRINTING
+from profiler_job.analysis.reference.python_libraries import CAUSES, GARBAGE, LOADER, LOGGING, NO_WORKERS, OWN, PRINTING
 from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.printable import make_printable
@@ -23,7 +23,7 @@ MOST_MEMORY, FULL_MEMORY = 0.45, 0.9
 """Peak allocated, as part of the GPU's memory: up to which twice the batch fits; from which on little is left."""
 WIDE_PATHS = {path for record in PRECISIONS.values() if record.element_bytes == 4 for path in record.gemm_paths}
 """The math paths of matmuls that read elements of four bytes."""
-OF_LOADERS = ("data loader", NO_WORKERS)
+OF_LOADERS = (LOADER, NO_WORKERS)
 KEPT_PARTS = (LOGGING, PRINTING, *CAUSES)
 """Parts of libraries in samples of Python: of a DataLoader, and what takes its time however a model is launched."""
 LEAST_SAMPLED = 0.5

@@ -20,7 +20,7 @@ import pandas as pd
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
-from profiler_job.analysis.insight.gpu_limit import Timelines
+from profiler_job.analysis.insight.gpu_limit import Operations, Timelines
 from profiler_job.analysis.insight.gpu_waits import COPY, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import DATA
@@ -35,18 +35,22 @@ _PHASE_KEYS = ["gpu", "phase", "at", "is_copy"]
 
 class StepPlaces(NamedTuple):
     """step and place of each operation of a GPU, by start: -1 outside every step, and its number within its step.
-    counts: the different numbers of operations of its steps."""
+    counts: the different numbers of operations of its steps. of_phase: how many its phase has in its step, and its
+    number among them."""
 
     step: np.ndarray
     place: np.ndarray
     counts: frozenset[int]
+    of_phase: pd.DataFrame
 
 
-def number_places(step: np.ndarray) -> StepPlaces:
-    """Number the operations of each step. step: of each operation, by start."""
+def number_places(step: np.ndarray, phase: np.ndarray) -> StepPlaces:
+    """Number the operations of each step. step, phase: of each operation, by start."""
+    phases = pd.DataFrame({"step": step, "phase": phase}).groupby(["step", "phase"])["step"]
+    of_phase = pd.DataFrame({"num_in_phase": phases.transform("size"), "number": phases.cumcount()})
     place = pd.Series(step).groupby(step).cumcount().to_numpy()
     _, counts = np.unique(step[step >= 0], return_counts=True)
-    return StepPlaces(step, place, frozenset(counts.tolist()))
+    return StepPlaces(step, place, frozenset(counts.tolist()), of_phase)
 
 
 class CleanGaps:
@@ -66,16 +70,19 @@ class CleanGaps:
         launches, syncs = Launches(capture, attribution), find_blocking_calls(capture, attribution)
         every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
         self._counts: dict[int, frozenset[int]] = {}
+        self._modules: dict[tuple[int, ...], str] = {}
         data_ns, data_code = _measure_data(attribution)
         self.num_steps = count_steps(attribution)
 
         def list_gaps(call_ns: float) -> pd.DataFrame:
             parts = []
             for index, number in enumerate(every_gpu):
-                places = number_places(timelines.list_steps(number))
-                gpu = GpuWaits(timelines.list_operations(number), timelines.calls, launches, syncs, call_ns)
+                operations = timelines.list_operations(number)
+                places = number_places(timelines.list_steps(number), operations.phase)
+                gpu = GpuWaits(operations, timelines.calls, launches, syncs, call_ns)
                 parts.append(_sum_by_place(gpu, places, attribution, index, data_code))
                 self._counts[index] = places.counts
+                self._modules |= _list_modules(operations, launches, places, index)
             return pd.concat(parts, ignore_index=True)
 
         gaps = list_gaps(0.0)
@@ -131,6 +138,21 @@ class CleanGaps:
         part = _look_up(_divide(usual, by_step), pieces, [*_KEYS, "step"])
         return (part * _look_up(factor, pieces, _KEYS) + (1 - part) * of_excess) * inside
 
+    def name_modules(self, pieces: pd.DataFrame) -> list[str]:
+        """Name the module that launches next after each piece, as steps with samples have no ranges of modules; "" if
+        it is not known. pieces: as of `scale`."""
+        keys = zip(*(pieces[name].tolist() for name in ("gpu", "phase", "num_in_phase", "number")))
+        return [self._modules.get(key, "") for key in keys]
+
+
+def _list_modules(ops: Operations, launches: Launches, places: StepPlaces, index: int) -> dict[tuple[int, ...], str]:
+    """List the modules that launch the operations of a GPU in steps, by GPU, phase, how many operations the phase has
+    in the step, and number among them."""
+    rows = np.flatnonzero((places.step >= 0) & (ops.call >= 0))
+    of_phase = places.of_phase.iloc[rows]
+    keys = zip(ops.phase[rows].tolist(), of_phase["num_in_phase"].tolist(), of_phase["number"].tolist())
+    return {(index, *key): str(name) for key, name in zip(keys, launches.module[ops.call[rows]]) if name}
+
 
 def _sum_by_place(
     gpu: GpuWaits, places: StepPlaces, attribution: Attribution, index: int, data_code: int
@@ -145,9 +167,11 @@ def _sum_by_place(
 
 
 def place_pieces(pieces: pd.DataFrame, places: StepPlaces) -> pd.DataFrame:
-    """Add step, place and is_copy to pieces of the waiting of a GPU. row: of its operations."""
+    """Add step, place, of_phase and is_copy to pieces of the waiting of a GPU. row: of its operations."""
     row = pieces["row"].to_numpy().astype(np.int64)
-    return pieces.assign(step=places.step[row], place=places.place[row], is_copy=pieces["cause"].to_numpy() == COPY)
+    of_phase = {name: values.to_numpy()[row] for name, values in places.of_phase.items()}
+    is_copy = pieces["cause"].to_numpy() == COPY
+    return pieces.assign(step=places.step[row], place=places.place[row], is_copy=is_copy, **of_phase)
 
 
 def split_by_phase(pieces: pd.DataFrame, attribution: Attribution) -> pd.DataFrame:

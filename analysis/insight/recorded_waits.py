@@ -2,6 +2,7 @@
 sampled, and from the calls that were counted inside the script."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.inferred import infer_phases
+from profiler_job.analysis.capture.modules import link_modules
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
 from profiler_job.analysis.changes.evidence import KEPT_PARTS
@@ -114,5 +116,10 @@ def read_clean_gaps(run: Path) -> CleanGaps | None:
     walls = [row["wall_ns"] for row in rows if row["phase"] == STEP and row.get("rank", 0) == 0]
     step_ns = median(walls) if walls else None
     scalars = {row["figure"]: row["value"] for row in timings.get("figures", ()) if row.get("rank", 0) == 0}
-    attribution = infer_phases(capture, attribute(capture))
+    attribution = attribute(capture)
+    links = link_modules(capture, attribution)
+    linked = {
+        kind: getattr(attribution, kind).assign(module=getattr(links, kind)["module"]) for kind in ("kernels", "memops")
+    }
+    attribution = infer_phases(capture, replace(attribution, **linked))
     return CleanGaps(capture, attribution, gpus, BUILT_IN, step_ns, scalars.get(f"{BATCHES}ns"))

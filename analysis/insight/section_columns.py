@@ -119,7 +119,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "function": "the function that it is in",
         "wait_ns": "time in which the GPU waits for it: it idles, or only copies from or to the host",
         "share": "part of all such time, sampled or not",
-        "cpu_ns": "time that the CPU spends in the line, whether the GPU waits or not: without it steps save no more",
+        "cpu_ns": "time that the CPU spends in the line, whether the GPU waits or not: without it steps save no more; "
+        "of a line that takes batches of a DataLoader with what others wait for Python's lock",
         "late_launch_ns": "part of it in which the next operation was not launched yet",
         "data_ns": "of late_launch_ns, in which a DataLoader, a tokenizer or a copy from the host is next",
         "nothing_ns": "of late_launch_ns, in which the thread sleeps, saves, or waits for another program",
@@ -128,7 +129,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "between_ns": "part in which the next operation was launched and had not started",
         "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code",
         "phase": "its phase, or several with their shares; empty outside all",
-        "module": "module with most of it; empty where none is known",
+        "module": "module in whose forward the line is, by what is launched next; empty where none is known",
         "gpu": "number of the GPU that waits for it twice as long as the others in the median; -1 if there is none",
         "do": "what to do about it; empty where nothing is known",
     },

@@ -14,14 +14,15 @@ from profiler_job.jobs.contract.step_limit import DATA
 
 
 class Place(NamedTuple):
-    """Where a stack is: the innermost line of the user's files, the part of a library below it, and the innermost
-    frame."""
+    """Where a stack is: the innermost line of the user's files, the part of a library below it, the innermost frame,
+    and whether a module calls the line, in its forward."""
 
     file: str
     line: int
     function: str
     below: str
     innermost: PythonFrame
+    is_in_forward: bool = False
 
 
 _NOWHERE = Place("", 0, "", "", PythonFrame("", "", 0))
@@ -69,14 +70,14 @@ def find_place(stack: Stack) -> Place:
     below = [frame for frame in frames[:depth] if not frame.file.startswith("<")]
     parts = [python_libraries.name_part(frame.function, frame.file) for frame in below]
     part = next((name for name in parts if name not in ("", WAITING)), WAITING if WAITING in parts else "")
+    is_in_forward = any(python_libraries.calls_module(frame.file) for frame in frames[depth + 1 :])
     if not part and below:
         part = python_libraries.name_package(below[0].file)
     elif not part:
-        is_of_module = any(python_libraries.calls_module(frame.file) for frame in frames[depth + 1 :])
-        part = OWN_OF_MODULE if is_of_module else OWN
+        part = OWN_OF_MODULE if is_in_forward else OWN
     if any(python_libraries.fetches_data(frame.file) for frame in frames):
         part = NO_WORKERS
-    return Place(here.file, here.line, here.function, part, frames[0])
+    return Place(here.file, here.line, here.function, part, frames[0], is_in_forward)
 
 
 def format_line(file: str, line: int) -> str:

@@ -47,10 +47,11 @@ class StackSamples:
             for thread, (start, stack) in by_thread.items()
         }
         self.main = _find_main_threads(frame, capture.api)
+        self._lock_waits = capture.lock_waits
         collections = capture.ranges[capture.ranges["name"].astype(str).str.startswith(GARBAGE_RANGE)]
         self._states = (
             ("process", STATES.index(GARBAGE), collections),
-            ("sampled", STATES.index(LOCK), capture.lock_waits),
+            ("sampled", STATES.index(LOCK), self._lock_waits),
             ("sampled", STATES.index(SLEEP), pauses),
         )
 
@@ -66,6 +67,12 @@ class StackSamples:
         codes, unique = pairs.factorize()
         chosen = [int(t) if int(t) in self.by_thread else self.main.get(int(p), -1) for p, t in unique]
         return np.array(chosen, np.int64)[codes] if len(codes) else thread
+
+    def measure_lock_waits(self, thread: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Measure how long a thread waits for Python's lock in each [low, high) (ns, int64)."""
+        return intervals.Union(*get_bounds(self._lock_waits[self._lock_waits["thread"] == thread])).measure_covered(
+            low, high
+        )
 
     def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
         """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module,

@@ -1,7 +1,8 @@
 """Why each piece of a GPU's waiting is: from what the thread that launches next does meanwhile, in samples of Python.
 
 Without samples a late launch of a copy from the host, or in the phase of data, waits for data, and others for launches.
-A sample that is in a DataLoader or a tokenizer is data wherever it is; one that sleeps or saves is neither.
+A sample that is in a DataLoader or a tokenizer is data wherever it is; one that sleeps or saves is neither. One in
+another known part of a library, such as an optimizer, is launches.
 """
 
 import numpy as np
@@ -12,7 +13,7 @@ from profiler_job.analysis.insight.gpu_waits import BETWEEN, COPY, FOR_DATA, IDL
 from profiler_job.analysis.insight.stack_places import Places
 from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import SLEEP
+from profiler_job.analysis.reference.python_libraries import PARTS, SLEEP
 from profiler_job.jobs.contract.step_limit import CAUSES, DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION
 
 COLUMNS = {
@@ -27,7 +28,9 @@ COLUMNS = {
 CAUSE_COLUMNS = ["gpu", "phase", "data_ns", "nothing_ns"]
 LEAST_PART, WHOLE = 0.05, 0.9
 """Least share that is named, and from which on nothing else is."""
-_BY_PART = {DATA: FOR_DATA, NOTHING: IDLING}
+_OF_CAUSES = {DATA: FOR_DATA, NOTHING: IDLING}
+_OF_PARTS = dict.fromkeys((part.name for part in PARTS), LATE)
+_OF_PARTS |= {part: _OF_CAUSES[cause] for part, cause in python_libraries.CAUSES.items()}
 
 
 def find_causes(pieces: pd.DataFrame, places: Places) -> pd.Series:
@@ -35,9 +38,7 @@ def find_causes(pieces: pd.DataFrame, places: Places) -> pd.Series:
     is_late = pieces["cause"].isin(COLUMNS["late_launch_ns"]) & (pieces["stack"] != NOT_SAMPLED)
     stacks = pieces.loc[is_late, "stack"]
     by_stack = {
-        number: _BY_PART[python_libraries.CAUSES[below]]
-        for number in stacks.unique().tolist()
-        if (below := places[number].below) in python_libraries.CAUSES
+        number: _OF_PARTS[below] for number in stacks.unique().tolist() if (below := places[number].below) in _OF_PARTS
     }
     shown = stacks.map(by_stack).dropna()
     causes = pieces["cause"].copy()

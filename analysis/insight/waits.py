@@ -11,6 +11,7 @@ was blocked, at most FULL_QUEUE launches ahead of the GPU. What an idle time los
 the last synchronisation before, not for the line that was sampled.
 """
 
+import itertools
 from collections import Counter
 from typing import NamedTuple
 
@@ -38,8 +39,9 @@ from profiler_job.analysis.insight.wait_causes import (
     format_parts,
     sum_causes,
 )
+from profiler_job.analysis.metrics.kernel_time import module_of
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOCK, OWN, OWN_OF_MODULE
+from profiler_job.analysis.reference.python_libraries import LOADER, LOCK, OWN, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS = 3
@@ -110,7 +112,7 @@ def find_waits(
         moved["stack"] = sync_stack[moved["sync"].to_numpy()]
         pieces = split_by_phase(pieces, attribution) if clean is not None else pieces.assign(at=-1)
         both = pd.concat([samples.split(pieces), moved], ignore_index=True)
-        step_places = number_places(timelines.list_steps(number))
+        step_places = number_places(timelines.list_steps(number), ops.phase)
         counts[index] = step_places.counts
         parts.append(place_pieces(both.assign(gpu=index), step_places))
     pieces = pd.concat(parts, ignore_index=True)
@@ -122,6 +124,7 @@ def find_waits(
     counted = float(waited)
     if clean is not None and num_steps:
         pieces["ns"] *= clean.scale(pieces, counts, count_steps(attribution))
+        pieces["module"] = clean.name_modules(pieces)
         counted = float(pieces["ns"].sum())
     pieces["gpu"] = np.array(every_gpu)[pieces["gpu"].to_numpy()]
     lines = _sum_lines(pieces, places, counted, every_gpu)
@@ -159,6 +162,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
     at = [places[number] for number in known["stack"].tolist()]
     known = known.assign(file=[p.file for p in at], line=[p.line for p in at], below=[p.below for p in at])
     known["function"] = [p.function for p in at]
+    known["module"] = [module_of(str(name)) if p.is_in_forward else "" for p, name in zip(at, known["module"])]
     rows = []
     for (file, line, function), mine in known.groupby(["file", "line", "function"], sort=False):
         total = float(mine["ns"].sum())
@@ -167,8 +171,6 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
         by_cause = mine.groupby("cause")["ns"].sum()
         groups = mine.groupby("below")["ns"].sum().sort_values(ascending=False, kind="stable")
         phases = mine.groupby("phase")["ns"].sum()
-        modules = mine.groupby("module")["ns"].sum()
-        modules = modules[[name for name in modules.index if name]]
         rows.append(
             {
                 "where": format_line(file, line),
@@ -179,7 +181,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
                 **{name: round(float(by_cause.reindex(causes).sum())) for name, causes in COLUMNS.items()},
                 "below": _format_groups(groups, total),
                 "phase": format_parts(phases.rename(lambda code: PHASES[int(code)]), "no phase"),
-                "module": str(modules.idxmax()) if len(modules) and modules.max() > total / 2 else "",
+                "module": _find_module(mine.groupby("module")["ns"].sum(), total),
                 "gpu": _find_uneven_gpu(mine.groupby("gpu")["ns"].sum().reindex(every_gpu, fill_value=0.0)),
                 "do": _choose_advice(groups, by_cause, total),
             }
@@ -188,21 +190,39 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
     return pd.DataFrame(rows, columns=list(SECTIONS["waits"]))
 
 
+def _find_module(times: pd.Series, total: float) -> str:
+    """Find the innermost module that has more than half of `total`, with those inside it; "" if there is none. times:
+    by path."""
+    sums: Counter[str] = Counter()
+    for path, ns in times.items():
+        for outer in itertools.accumulate(filter(None, str(path).split("/")), "{}/{}".format):
+            sums[outer] += ns
+    return max((path for path, ns in sums.items() if ns > total / 2), key=len, default="")
+
+
 def _measure_cpu(samples: StackSamples, attribution: Attribution, places: Places, lines: pd.DataFrame) -> list[int]:
     """Measure how long the CPU is in each of `lines` in the steps, whether the GPU waits or not (ns): of several
-    processes, the one in which it is longest, as often as processes take steps."""
+    processes, the one in which it is longest, as often as processes take steps. A line that takes batches of a
+    DataLoader has the waiting for Python's lock of the other lines, too: without it no threads of the loader hold the
+    lock."""
     steps = attribution.ranges[attribution.ranges["is_step"]] if len(attribution.ranges) else attribution.ranges
     low, high = (steps["start_ns"].min(), steps["end_ns"].max()) if len(steps) else (-(2**62), 2**62)
     parts = []
     for thread, (start, stack, _) in samples.by_thread.items():
         length = np.minimum(np.diff(start, append=start[-1:] + samples.period_ns), LONGEST_NS)
         inside = (start >= low) & (start < high)
-        table = places.name_lines(stack[inside]).assign(ns=length[inside], process=samples.process[thread])
+        process = samples.process[thread]
+        lock = samples.measure_lock_waits(thread, start, start + length) * (samples.main[process] == thread)
+        table = places.name_lines(stack[inside]).assign(ns=length[inside], lock=lock[inside], process=process)
         parts.append(table)
     keys = ["where", "function"]
-    sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])["ns"].sum().groupby(keys).max()
-    sums *= max(steps["process"].nunique(), 1)
-    return [int(sums.get((row.where, row.function), 0)) for row in lines.itertuples()]
+    sums = pd.concat(parts, ignore_index=True).groupby([*keys, "process"])[["ns", "lock"]].sum()
+    elsewhere = sums.groupby("process")["lock"].transform("sum") - sums["lock"]
+    is_loader = lines["below"].str.fullmatch(rf"{LOADER} \d+%.*")
+    loaders = pd.MultiIndex.from_frame(lines.loc[is_loader, keys])
+    sums.loc[sums.index.droplevel("process").isin(loaders), "ns"] += elsewhere
+    most = sums.groupby(keys)["ns"].max() * max(steps["process"].nunique(), 1)
+    return [int(most.get((row.where, row.function), 0)) for row in lines.itertuples()]
 
 
 def _sum_parts(pieces: pd.DataFrame, places: Places, waited: float) -> pd.DataFrame:

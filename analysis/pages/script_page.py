@@ -239,6 +239,8 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
                 Column("cause", "for", "prose"),
                 Column("ceiling_ns", "could save up to", "ms", absent="n/a"),
                 Column("below", "in", "prose"),
+                Column("phase", "phase", absent="n/a"),
+                Column("module", "module", "code", absent="n/a"),
                 Column("do", "what to do", "prose", absent="n/a"),
             ),
             waits.drop(columns="run_id")

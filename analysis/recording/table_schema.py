@@ -325,6 +325,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("function", "category", "the function that it is in"),
         Column("below", "category", "parts of libraries that the line was in, and for how much of its time"),
         Column("phase", "category", "its phase, or several with their shares; with most of it in older recordings"),
+        Column("module", "category", "module in whose forward it is; empty if none is known", True, ""),
         Column("do", "category", "what to do about it; empty where nothing is known"),
         Column("share", "float64", "part of the time in which the GPU waits in a step"),
         Column(

@@ -40,7 +40,7 @@ OWN, OWN_OF_MODULE = "own code", "own code of a module"
 COMPILED = "compiled code"
 SAVING, WAITING = "checkpoint", "other programs"
 LOGGING, PRINTING = "logging", "printing of tensors"
-NO_WORKERS = "data loader without workers"
+LOADER, NO_WORKERS = "data loader", "data loader without workers"
 _MODULE = re.compile(r"(?:^|/)torch/nn/modules/module\.py$")
 _FETCH = re.compile(r"(?:^|/)torch/utils/data/_utils/fetch\.py$")
 """File that a DataLoader calls the data set from: in the script's own process only if it has no workers."""
@@ -60,7 +60,7 @@ PARTS = (
     ),
     LibraryPart("torch.optim", r"/torch/optim/", do="give the optimizer fused=True", changes=(FUSED_ADAMW,)),
     LibraryPart(
-        "data loader",
+        LOADER,
         r"/torch/utils/data/",
         do="give the DataLoader more workers, or a larger prefetch_factor",
         cause=DATA,
@@ -77,7 +77,9 @@ PARTS = (
     ),
     LibraryPart(PRINTING, r"/torch/_tensor_str\.py", do="print less often, and only what is on the CPU already"),
     LibraryPart(
-        LOGGING, r"/(?:logging/__init__|tqdm/|wandb/|tensorboard/|loguru/)", do="log less often, or from a thread"
+        LOGGING,
+        r"/(?:logging/__init__|tqdm/|rich/|wandb/|tensorboard/|loguru/|mlflow/|comet_ml/|neptune/)",
+        do="log less often, or from a thread",
     ),
     LibraryPart(
         SAVING,

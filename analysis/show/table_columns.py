@@ -45,7 +45,7 @@ DROPPED = {
         *("gpu", "module", "nothing_ns", "data_ns", "between_ns", "copies_ns", "sync_ns", "late_launch_ns"),
         *("do", "phase", "function"),
     ),
-    "script_waits": ("phase", "function"),
+    "script_waits": ("module", "phase", "function"),
     "sync_lines": ("function", "wait_ns"),
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
@@ -61,6 +61,8 @@ _NAME_PART = 0.38
 _GAP = 2
 _SENTENCE = 16
 """Room that a sentence gets before columns are left out for it."""
+LINE = "where"
+"""Column of the line of a file: it is broken only if it is wider than a third of the width."""
 NO_GPU = "-1"
 _NOTHING = {"0 ns", "n/a", EMPTY, NO_GPU}
 _LEAST = 12
@@ -74,8 +76,9 @@ def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = Fa
     """
     cells = {column: [format_cell(column, value) for value in frame[column]] for column in _order_columns(frame)}
     texts = {column for column in cells if is_text(frame, column)}
-    dropped = [] if is_whole else _drop(section, cells, texts, width)
-    room = _share_room(cells, texts, width, _measure_name_room(width) if is_whole else _LEAST)
+    broken = {column for column in texts if column != LINE or _measure_natural(LINE, cells[LINE]) > width // 3}
+    dropped = [] if is_whole else _drop(section, cells, broken, width)
+    room = _share_room(cells, broken, width, _measure_name_room(width) if is_whole else _LEAST)
     for name in NAMES:
         if name in cells:
             short = shorten(cells[name], room[name])

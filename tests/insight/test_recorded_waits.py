@@ -111,6 +111,29 @@ def test_the_lines_are_tables_of_the_recording(recording):
     ]
 
 
+def test_a_line_in_a_forward_has_the_module_of_the_clean_steps(results, tmp_path):
+    """Steps with samples have no ranges of modules. Layers of a list count together."""
+    for name, modules in (("profile", ("h.0", "h.1")), ("samples", ())):
+        export = Export()
+        add_steps(export, 10)
+        for number, module in enumerate(modules * 2):
+            export.push("Net", number * 5 * MS + 1, (number + 1) * 5 * MS - 1)
+            export.push(module, number * 5 * MS + 2, (number + 1) * 5 * MS - 2)
+        for half in range(0 if modules else 40):
+            call = ("_call_impl", "/env/lib/python3.12/site-packages/torch/nn/modules/module.py", 5)
+            frames = [("forward", "train.py", 9), call] if half % 20 < 12 else []
+            export.sample(half * MS // 2, *frames, ("main", "train.py", 15))
+        (results / RUN / f"{name}.sqlite").unlink()
+        export.sqlite(results / RUN / f"{name}.sqlite")
+    ingest(results, tmp_path / "recording", more_tables=[read_waits])
+    one = store.load(tmp_path / "recording")
+    modules = dict(zip(one.waits["where"].astype(str), one.waits["module"].astype(str)))
+    assert modules == {"train.py:9": "Net/h.*", "train.py:15": ""}
+    labels = {key: family.label for key, family in FAMILIES.items()}
+    write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
+    assert "Net/h.*" in read_words(read_page(tmp_path / "index.md")).partition("Lines that make the GPU wait")[2]
+
+
 def make_sections(copies: list[tuple], syncs: list[tuple]) -> SimpleNamespace:
     """copies: where, memory, whether the CPU waits, count; syncs: where, time."""
     copied = pd.DataFrame(copies, columns=["where", "host_memory", "is_waited", "count"])

@@ -77,6 +77,18 @@ def test_a_gap_in_own_code_keeps_its_answer(tmp_path):
     assert measure(make_gap(STEP, copies=True), tmp_path / "copies")[1]["data_ns"] == pytest.approx(8, rel=0.01)
 
 
+ENGINE = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 800),)
+ADAM = (("step", f"{TORCH}/optim/adam.py", 240),)
+
+
+@pytest.mark.parametrize("above", [ENGINE, ADAM], ids=["backward", "optimizer"])
+def test_a_gap_in_an_optimizer_before_a_copy_waits_for_launches(above, tmp_path):
+    """The next batch comes after it: 30% of the waiting for minGPT's optimizer was for data."""
+    limit, sums = measure(make_gap(*above, STEP, copies=True), tmp_path)
+    assert limit.cause == LAUNCHES and limit.causes[DATA] < 0.1 * MS
+    assert sums["data_ns"] == 0 and sums["late_launch_ns"] == pytest.approx(8, rel=0.01)
+
+
 def sleep_as_range(export: Export) -> None:
     export.push(SLEEP_RANGE, 2 * MS, 8 * MS)
 
