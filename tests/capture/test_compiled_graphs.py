@@ -239,12 +239,14 @@ def test_where_calls_are_known_they_say_which_of_equal_graphs_ran():
 
 
 def test_a_module_that_python_calls_around_graphs_has_its_kernels():
-    """As the head of a model whose loop over blocks breaks: Dynamo leaves both to Python."""
+    """As the head and the loss of a model whose loop over blocks breaks: Dynamo leaves its own function to Python, too.
+    With torch 2.11 on an H200 a loss in forward, 43.6% of its time, had no module but `GPT (compiled)`."""
     graph = make_graph("norm", "GPT/blocks.0")._replace(numbers=(0,))
-    paths = ["GPT (compiled)/blocks.1", "GPT (compiled)/head", "GPT (compiled)/head", "GPT (compiled)"]
-    kernels = [NORM.kernel, GEMM, "triton_poi_fused_other_9", GEMM]
-    named = name(graph, kernels, paths, call=[7, -1, -1, -1], graph=[0, -1, -1, -1])
-    assert named == ["GPT/blocks.1/norm", "GPT/head", *paths[2:]]
+    paths = [f"GPT (compiled){part}" for part in ("/blocks.1", "/head", "/head", "", "/cub::DeviceRadixSort")]
+    paths.append("(compiled)")
+    kernels = [NORM.kernel, GEMM, "triton_poi_fused_other_9", GEMM, SUM_KERNEL, GEMM]
+    named = name(graph, kernels, paths, call=[7, -1, -1, -1, -1, -1], graph=[0, -1, -1, -1, -1, -1])
+    assert named == ["GPT/blocks.1/norm", "GPT/head", paths[2], "GPT", "GPT", "(compiled)"]
     assert name(graph, kernels[1:], paths[1:]) == paths[1:], "calls are not known"
 
 
