@@ -195,9 +195,8 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
             for row, name in zip(rows, names):
                 module[row] = name
     for row in np.flatnonzero(compiled & has_calls & (call < 0)):
-        path = str(module[row])
-        if find_region(path) != find_outermost(path) and not is_generated(operations["kernel_name"].iat[row]):
-            module[row] = _COMPILED.sub("", path)
+        if not is_generated(operations["kernel_name"].iat[row]):
+            module[row] = _COMPILED.sub("", find_region(str(module[row]))) or module[row]
     return module
 
 

@@ -263,9 +263,10 @@ class CompiledGraphs:
 
 
 def has_compiled_autograd() -> bool:
-    """Return whether the script has asked for compiled autograd."""
-    module = sys.modules.get("torch._dynamo.config")
-    return bool(getattr(module, "compiled_autograd", False))
+    """Return whether compiled autograd has made a graph: a script may ask for it, and run backward outside of what is
+    compiled."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("compiled_autograd", {}).get("captures"))
 
 
 def call_within(
