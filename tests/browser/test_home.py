@@ -66,20 +66,20 @@ def choose(page, **choices):
 def test_a_step_that_was_not_measured_keeps_its_choice_and_shows_the_nearest(page, address):
     """The picker jumped to the first step that shared most values, and 1.3B was not in it."""
     page.goto(f"{address}index.html")
-    choose(page, model="1.3B", context="2,048")
+    choose(page, model="1.3B", context="1,024")
     note = page.locator("#home .nearest").first
     for _ in range(2):
-        page.wait_for_function("document.querySelector('#home .nearest').textContent.includes('2,048')")
+        page.wait_for_function("document.querySelector('#home .nearest').textContent.includes('1,024')")
         words = note.inner_text()
-        assert words.startswith("Not measured: 1.3B (1.3B), 2,048 tokens, batch 4, H200.")
-        assert "Predicted peak: " in words and "Shown: large (0.97B), 1,024 tokens, batch 4, H200" in words
-        assert [choice.split(" ")[0] for choice in get_choices(page)] == ["1.3B", "2,048", "4", "H200"]
+        assert words.startswith("Not measured: 1.3B (1.3B), 1,024 tokens, batch 4, H200.")
+        assert "Shown: 1.3B (1.3B), 2,048 tokens, batch 4, H200" in words
+        assert [choice.split(" ")[0] for choice in get_choices(page)] == ["1.3B", "1,024", "4", "H200"]
         page.reload()
     calculator = note.locator("a").get_attribute("href")
     page.goto(f"{address}{calculator}")
     page.locator("#fit-said").wait_for()
     assert [page.locator(f"select[name={name}]").input_value() for name in ("size", "context_length", "precision")] == [
-        *("1.3B", "2048", "bf16")
+        *("1.3B", "1024", "bf16")
     ]
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES, second_recording
 from profiler_job.analysis.pages.topics import ANATOMY
+from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.studies import AGAIN
 from tests.page_words import NUMBER, count_words, read_first_words, read_page, read_shown, read_verdict
 from tests.shipped.recorded_studies import RECORDED
 from tests.shipped.recordings import DATA, locate
@@ -69,7 +71,10 @@ def pages(request, built_once):
         studies = {
             study: combine.select_finished_runs(combine.join_recordings(parts)) for study, parts in of_study.items()
         }
-        question_pages.write_questions(studies.pop(""), docs, studies)
+        rec = studies.pop("")
+        bands = question_pages.choose_bands(rec, studies.get(AGAIN))
+        gains = measure_gains(combine.name_recordings(rec, studies), bands.wall)
+        question_pages.write_questions(rec, docs, studies, bands=bands, gains=gains)
         return docs / "report"
 
     return built_once("questions", write)
@@ -116,7 +121,8 @@ def test_the_anatomy_of_a_step_answers_for_each_state_that_can_be_chosen(pages):
         section = page.partition(f"]({question.slug}.md)")[2].partition("\n## ")[0]
         answers = dict(re.findall(r'^<div class="answer (of-[^"]*)" markdown>\n\n(.*?)^</div>$', section, re.M | re.S))
         words = {state: words for of, words in answers.items() for state, n in zip(states, "123") if f"of-{n}" in of}
-        assert [*words] == states and words["BF16"] != words["BF16 compiled"] != words["FP32"]
+        assert [*words] == states, letter
+        assert words["BF16"] != words["BF16 compiled"] != words["FP32"]
         said = [one.split("\n\n")[0].rpartition(":** ")[2] for one in words.values()]
         assert said[0] in read_page(pages / f"{question.slug}.md")
         assert all(len(one.split()) > 5 for one in said), said

@@ -227,11 +227,12 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _select_budget(frames: TokenCostData) -> pd.DataFrame:
-    """The profiled steps at the longest context that every model has, on the GPU with most steps, by state."""
+    """The profiled steps at the longest context of those that most models have, on the GPU with most steps, by
+    state."""
     rows = frames.states.dropna(subset=[*BUDGET])
     rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
     num_models = rows.groupby("context_length")["size"].transform("nunique")
-    rows = rows[num_models == rows["size"].nunique()]
+    rows = rows[num_models == num_models.max()]
     return rows[rows["context_length"] == rows["context_length"].max()]
 
 
