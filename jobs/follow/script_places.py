@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from .host_waits import find_own_frame
+from .script_frames import find_own_frame
 
 
 class Places:

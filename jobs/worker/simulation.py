@@ -137,7 +137,7 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
     if run["compile"] not in COMPILE_MODE or layers <= MOST_LAYERS:
         return simulate_whole(run)
     few, more = (simulate_whole(run | {"num_layers": number}) for number in (MOST_LAYERS - 2, MOST_LAYERS))
-    factor = (layers - MOST_LAYERS) / 2
+    factor: float = (layers - MOST_LAYERS) / 2
 
     def extend(less: int, much: int) -> int:
         return round(much + factor * (much - less))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..applied_change import NO_GPU, AppliedChange
-from ..host_waits import find_own_frame
+from ..script_frames import find_own_frame
 
 READERS = ("item", "__float__")
 
