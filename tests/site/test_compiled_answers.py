@@ -16,7 +16,7 @@ from profiler_job.jobs.contract.changes import COMPILE
 from profiler_job.jobs.contract.ranges import LOSS_MODULE
 from tests.synthetic import recording
 
-FUSED = "block_{}/(fused: norm + attention)"
+FUSED = "block_{}/(fused: norm 60% + attention 40%)"
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_modules_of_compiled_kernels_are_named_once_they_are_recorded(eager, ask
     said = read(compiled)
     assert compiled.note == ""
     assert "the top kernel of forward is launched by" in said["b"][1]
-    assert "`block/(fused: norm + attention)` takes most of the time outside matmuls" in said["c"][1]
+    assert "`block/(fused: attention + norm)` takes most of the time outside matmuls" in said["c"][1]
     assert "` costs most in" in said["d"][1]
 
 

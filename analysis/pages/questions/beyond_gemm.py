@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.capture.fused_kernels import divide_fused
+from profiler_job.analysis.capture.fused_kernels import divide_fused, shorten_fused
 from profiler_job.analysis.metrics import kernel_time, run_grid
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import case_headings
@@ -259,11 +259,12 @@ def _modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
 
 def _forward_modules(runs: pd.DataFrame, totals: pd.DataFrame) -> pd.DataFrame:
     """Training steps in which modules were followed: the case, and the module that launches most other than GEMMs in
-    forward; step_share: of the kernel time of forward."""
+    forward, fused kernels by their short names; step_share: of the kernel time of forward."""
     grid = run_grid.cases(runs, "train_step")
     followed = select_followed_runs(totals[totals["run_id"].isin(grid["run_id"])])
     forward = followed[followed["phase"] == ranges.FORWARD]
     rest = forward[(forward["family"] != GEMM) & (forward["module"] != "")]
+    rest = rest.assign(module=rest["module"].map(shorten_fused))
     rest = rest.groupby(["run_id", "module"])["time_ns"].sum().reset_index()
     rest["step_share"] = rest["time_ns"] / rest["run_id"].map(forward.groupby("run_id")["time_ns"].sum())
     rest = rest.sort_values("step_share", ascending=False, kind="stable").drop_duplicates("run_id")
