@@ -74,6 +74,14 @@ def test_kernels_without_modules_answer_all_but_what_launches_them(eager, ask):
     assert not [letter for letter, (_, words) in said.items() if "launche" in words.replace("launches for", "")]
 
 
+def test_no_kernel_leads_most_often_if_each_forward_pass_has_another(eager, ask):
+    """The first of two was called the most frequent."""
+    compiled = compile_runs(eager)
+    names = compiled.kernels["kernel_name"].astype(str) + "_" + compiled.kernels["run_id"].str.split("-").str[1]
+    said = read(ask(dataclasses.replace(compiled, kernels=compiled.kernels.assign(kernel_name=names))))["b"][1]
+    assert said.startswith("Each of 2 forward passes has another, such as ") and "Most often" not in said
+
+
 def test_modules_of_compiled_kernels_are_named_once_they_are_recorded(eager, ask):
     compiled = ask(compile_runs(eager, has_modules=True))
     said = read(compiled)
@@ -97,7 +105,10 @@ def test_runs_in_fp32_answer_what_those_in_bf16_do_not(eager, ask):
     compiled = ask(keep_mode(compile_runs(eager, has_modules=True), "train_step"), compile_runs(eager, "fp32"))
     labels = {letter: label for letter, (label, _) in read(compiled).items()}
     assert {letter for letter, label in labels.items() if label == "BF16 compiled"} == {"c", "d"}
-    assert compiled.note == "Which part of the model launches a kernel was not recorded in 4 of 6 compiled runs."
+    assert compiled.note == (
+        "Answers that 2 runs in BF16 cannot give are of runs in FP32. "
+        "Which part of the model launches a kernel was not recorded in 4 of 6 compiled runs."
+    )
 
 
 def test_no_answer_is_of_other_states_if_no_compiled_run_was_captured(eager, ask):
