@@ -82,6 +82,18 @@ def test_one_gpu_or_an_unlisted_one_says_less():
     assert not found.claims["gpus"].holds and not found.claims["cheapest"].holds and found.facts["prices"] == []
 
 
+def test_tokens_are_drawn_by_context_of_a_model_with_most_contexts():
+    """A model of one context stood in the middle, and its line was a point; that of most has some on another GPU."""
+    middle = recording(("medium",), (128,), modes=("forward", "train_step"))
+    both = recording(("small", "large"), (128, 256), modes=("forward", "train_step"))
+    other = make_recording(H100)
+    longer = recording(("small",), (512,), modes=("forward", "train_step"))
+    longer.runs["gpu_name"] = H100
+    both.runs["gpu_name"] = middle.runs["gpu_name"] = H200
+    chart = ask(both, attention=middle, optimizer=other, precision=longer).charts["tokens_by_context"]
+    assert set(chart.rows["size"]) == {"large"} and chart.rows["context_length"].nunique() == 2
+
+
 def test_each_change_of_a_ladder_falls_from_where_the_one_before_ended():
     rungs = [("FP32", 1.0), ("TF32", 2.0), ("BF16", 4.0), ("+ a", 3.99), ("+ b", 3.0)]
     rows = pd.DataFrame([("2.7B", 1024, name, 100e6 / gain, gain) for name, gain in rungs])

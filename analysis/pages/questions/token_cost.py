@@ -326,7 +326,10 @@ def _charts(frames: TokenCostData) -> list[Chart]:
 
 
 def _choose_middle(states: pd.DataFrame) -> str:
-    sizes = [*states["size"].unique()]
+    """Choose the model in the middle of those with most contexts, on the GPU with most steps; "" if there are none."""
+    states = states[states["gpu"] == states["gpu"].mode().iloc[0]] if len(states) else states
+    num_contexts = states.groupby("size", sort=False)["context_length"].transform("nunique")
+    sizes = [*states.loc[num_contexts == num_contexts.max(), "size"].unique()]
     return str(sizes[len(sizes) // 2]) if sizes else ""
 
 
