@@ -71,7 +71,7 @@
       ]);
       changes.hidden = !grid.relieved[cell].length;
       fillTable(changes, [
-        ["change", "predicted", "less"],
+        ["change", "predicted peak", "saves"],
         ...grid.relieved[cell].map((gib, i) => [grid.changes[i], ...[gib, grid.gib[cell] - gib].map(writeGib)]),
       ]);
     };

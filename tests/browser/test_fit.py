@@ -40,6 +40,7 @@ def test_changes_of_a_training_step_have_the_memory_that_is_predicted_and_a_forw
     memory.locator("#will-it-fit select[name=batch_size]").select_option("2")
     cell = memory_grid.predict_cell("xl", 2048, "train_step", "fp32", "naive", 2)
     table = memory.locator("table.fit-changes")
+    assert table.locator("thead").inner_text().strip().split("\t") == ["change", "predicted peak", "saves"]
     rows = [row.locator("td").all_inner_texts() for row in table.locator("tbody tr").all()]
     assert rows == [
         [change, f"{gib:.2f} GiB", f"{cell.gib - gib:.2f} GiB".replace("-0.00 ", "0.00 ")]
