@@ -29,6 +29,7 @@ NUM_TASKS = 40
 SMALL = "small-ctx128-fp32-naive-train_step"
 LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
 OPENING = "2.7B-ctx1024-bf16-sdpa-train_step-adamw_fused"
+MEMORY_LIMITS = "Reading and writing memory takes"
 OF_LARGE = MappingProxyType({"model": "large", "context": "512"})
 """The choices of its case."""
 
@@ -189,11 +190,15 @@ def say_cost() -> list[str]:
     return [f"${text.rounded(cost, 'number')}", "Do this next"]
 
 
+def say_step_of_1b() -> list[str]:
+    return [MEMORY_LIMITS, say_cost()[0], "Compile the model"]
+
+
 def say_step_of_1_3b() -> list[str]:
     """As the timer measured it, at the list price of an H200."""
     step_ns = timed_by_turns("trained_1")["1.3B-ctx2048-bf16-sdpa-train_step-adamw_fused"]
     cost = find_price("NVIDIA H200").usd_per_hour / 3600 / (4 * 2048 / step_ns * 1e9) * 1e6
-    return [text.duration(step_ns), f"${text.rounded(cost, 'number')}", "Compile the model"]
+    return [MEMORY_LIMITS, text.duration(step_ns), f"${text.rounded(cost, 'number')}", "Compile the model"]
 
 
 def say_gpus() -> list[str]:
@@ -357,7 +362,7 @@ TASKS = {
     ),
     "which change helps small at 128 most?": Task(["FP32"], "", say_first_change, {"model": "small", "context": "128"}),
     "1B, 1k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
-        [], "", say_cost, {"model": "large", "context": "1,024"}
+        [], "", say_step_of_1b, {"model": "large", "context": "1,024"}
     ),
     "1.3B, 2k, BF16 on an H200: what limits it, what helps, what does it cost?": Task(
         [], "", say_step_of_1_3b, {"model": "1.3B", "context": "2,048"}
