@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.answers.script_findings import COLUMNS as OF_SCRIPT
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.section_columns import SECTIONS
@@ -136,7 +137,7 @@ def test_what_tells_gemms_apart_is_what_is_kept():
 
 
 def test_the_columns_that_go_are_those_of_sections_and_never_names():
-    known = {**SECTIONS, "captures": COLUMNS} | {f"tuned_{table}": columns for table, columns in SHOWN.items()}
+    known = {**SECTIONS, "captures": COLUMNS, "script_waits": OF_SCRIPT} | {f"tuned_{table}": columns for table, columns in SHOWN.items()}
     assert all(set(columns) < set(known[section]) for section, columns in DROPPED.items())
     assert not any(set(columns) & set(NAMES) for columns in DROPPED.values())
 
