@@ -18,7 +18,8 @@ keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
   is waiting; empty if it is), num_samples (of Python stacks; without any the keys after it are null),
   sample_period_ns, waiting_ns (GPU time without a kernel or fill: idle, or only copies from the host),
   waiting_span_ns (what that is a part of), sampled_share (part of waiting_ns whose Python stack is known),
-  own_python_ns (part of waiting_ns in own code that launches nothing for 1 ms), num_sampled_steps (steps in that time; null if none is marked))
+  own_python_ns (part of waiting_ns in own code that launches nothing for 1 ms), num_sampled_steps (steps in that
+  time; null if none is marked))
 - `coverage`: {exact, early, linked, phase, inferred, none}, shares of kernel time by how its phase is known; null if
   there are no kernels. It covers kernel_share of the GPU time, and not the kernels that graph executions hide
 - `launches`: launch latency (API start to kernel start) and queue depth over all kernels; dry_ns, how long GPUs idled

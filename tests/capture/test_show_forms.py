@@ -137,7 +137,9 @@ def test_what_tells_gemms_apart_is_what_is_kept():
 
 
 def test_the_columns_that_go_are_those_of_sections_and_never_names():
-    known = {**SECTIONS, "captures": COLUMNS, "script_waits": OF_SCRIPT} | {f"tuned_{table}": columns for table, columns in SHOWN.items()}
+    known = {**SECTIONS, "captures": COLUMNS, "script_waits": OF_SCRIPT} | {
+        f"tuned_{table}": columns for table, columns in SHOWN.items()
+    }
     assert all(set(columns) < set(known[section]) for section, columns in DROPPED.items())
     assert not any(set(columns) & set(NAMES) for columns in DROPPED.values())
 
