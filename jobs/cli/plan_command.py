@@ -121,15 +121,16 @@ def join_known(join: Callable[[list[float]], float], values: Sequence[float | No
 
 def simulate_own(runs: list[Run], patient: bool) -> dict[Run, Simulation]:
     """Return the simulations of runs on one GPU that do not measure the reference Transformer and, if it may take long,
-    of those that compile it: without one, a compiled run is said to need what it needs uncompiled. Ends the program if
-    the workload refuses the options of the sweep."""
+    of those that compile it. Else a compiled run is said to need what it needs uncompiled, which is more. Ends the
+    program if the workload refuses the options of the sweep."""
     own = [
         run
         for run in runs
         if run.gpus == 1 and (not is_reference(run) or (patient and run.compile in ("default", "cudagraphs")))
     ]
     try:
-        simulated = dict(zip(own, simulate_runs(own, patient))) if own else {}
+        asked = own if patient else [run.model_copy(update={"compile": "off"}) for run in own]
+        simulated = dict(zip(own, simulate_runs(asked, patient))) if own else {}
     except FakeStepError as error:
         raise fail(str(error), ExitCode.USAGE) from None
     return {run: each for run, each in simulated.items() if each.peaks or not is_reference(run)}

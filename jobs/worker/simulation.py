@@ -27,7 +27,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from profiler_job.jobs.worker import simulated_compiler
 from profiler_job.jobs.worker.stepper import COMPILE_MODE, Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
@@ -151,7 +150,9 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
 def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
     """The same with as many layers as the run has."""
     is_compiled = run["compile"] in COMPILE_MODE
-    if is_compiled:
+    if is_compiled:  # here: it needs parts of PyTorch that may change, and takes seconds to import
+        from profiler_job.jobs.worker import simulated_compiler
+
         simulated_compiler.prepare()
     peaks: list[dict[str, int]] = []
     with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
@@ -178,6 +179,8 @@ def answer(run: dict[str, Any]) -> dict[str, Any]:
     except NEEDS_VALUES as error:
         return {"problem": f"it needs the values of tensors ({error}), and simulated ones have none"}
     except Exception as error:  # whatever the code of somebody else raises
+        if run["compile"] in COMPILE_MODE:
+            return answer(run | {"compile": "off"})  # needs more: an upper limit
         first = (str(error).strip().splitlines() or ["no reason given"])[0]
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"problem": f"{name}{first[:300]}"}

@@ -8,6 +8,8 @@ from profiler_job.jobs.memory import simulate_runs
 from tests.shipped import recordings as shipped_data
 
 CASES = [
+    ("compile", "small-ctx128-fp32-naive-train_step-compile_default"),
+    ("compile_larger", "medium-ctx1024-fp32-naive-train_step-compile_default"),
     ("compile", "small-ctx512-fp32-naive-train_step-compile_default"),
     ("third_compile", "large-ctx512-bf16-sdpa-train_step-compile_default-adamw_fused"),
     ("trained_1", "large-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"),
