@@ -231,18 +231,9 @@ def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
     if not len(gaps):
         return
     phase = ops.phase[gaps]
-    waits = np.zeros(len(gaps), np.int64)
-    owner = calls.process[ops.call[gaps]]
-    for process, syncs in calls.syncs.items():
-        mine = np.flatnonzero((owner == process) & (late > 0))
-        on_host = (covered - least)[mine]
-        waits[mine] = syncs.measure_covered(on_host, on_host + late[mine])
-    paused = np.zeros(len(gaps), np.int64)
-    launcher = calls.thread[ops.call[gaps]]
-    for thread, pauses in calls.pauses.items():
-        mine = np.flatnonzero((launcher == thread) & (late > 0))
-        on_host = (covered - least)[mine]
-        paused[mine] = pauses.measure_covered(on_host, on_host + late[mine])
+    call, on_host = ops.call[gaps], covered - least
+    waits = _measure_late(calls.syncs, calls.process[call], on_host, late)
+    paused = _measure_late(calls.pauses, calls.thread[call], on_host, late)
     paused = np.minimum(paused, late - waits)
     is_data = are_before_data(ops, gaps)
     table[_LATE] += _sum_phases(phase, late - waits)
@@ -250,6 +241,18 @@ def _add_idle(table: np.ndarray, ops: Operations, calls: Calls) -> None:
     table[_NOTHING] += _sum_phases(phase, paused)
     table[_SYNC] += _sum_phases(phase, waits)
     table[_BETWEEN] += _sum_phases(phase, ops.start[gaps] - covered - late)
+
+
+def _measure_late(
+    known: Mapping[int, intervals.Union], owner: np.ndarray, start: np.ndarray, late: np.ndarray
+) -> np.ndarray:
+    """How long of each late launch lies in the known times of its owner, in ns. start: when it was due, on the CPU's
+    clock; late: by how much it is late."""
+    inside = np.zeros(len(late), np.int64)
+    for key, times in known.items():
+        mine = np.flatnonzero((owner == key) & (late > 0))
+        inside[mine] = times.measure_covered(start[mine], (start + late)[mine])
+    return inside
 
 
 def are_before_data(ops: Operations, rows: np.ndarray) -> np.ndarray:
