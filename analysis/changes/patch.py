@@ -3,10 +3,13 @@
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
     python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--compiled] CHANGE...
     python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON. --compiled: the script was seen to compile its model itself.
+was measured, as JSON. --compiled: the script was seen to compile its model itself. --accumulation: the larger
+micro-batches that are measured, a `contract.tuning.Accumulation`; `accumulate` answers with the `command` and the
+`texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
 """
 
 import difflib
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.changes import find_edits, load_change
+from profiler_job.analysis.changes.accumulation_code import edit_texts, find_numbers
 from profiler_job.analysis.changes.script_code import (
     LineToWrite,
     Program,
@@ -28,8 +32,10 @@ from profiler_job.analysis.changes.script_code import (
 )
 from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.outputs import TargetError, write_files
+from profiler_job.jobs.contract.tuning import Accumulation
 
 COMPILED = "--compiled"
+ACCUMULATION = "--accumulation="
 BY_HAND = "no edit of the code is known for it"
 
 
@@ -149,12 +155,27 @@ def describe(patch: Patch) -> dict[str, Any]:
     return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
 
 
+def accumulate(program: Program, folders: Sequence[Path]) -> dict[str, Any]:
+    """Return what gives a script larger micro-batches (see above)."""
+    assert program.accumulation is not None
+    new = find_numbers(program, program.accumulation)
+    texts = edit_texts(program, new.edits)
+    by_path = {str(_find_path(folders, name).resolve()): text for name, text in texts.items()}
+    return {"reason": new.reason, "command": list(new.command), "texts": by_path}
+
+
 def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, Any]:
     """Return the answer of the module to a task. Raises ScriptCodeError and TargetError."""
     program = load_program(script, folder)
     if COMPILED in arguments:
         program = replace(program, is_compiled=True)
         arguments = tuple(each for each in arguments if each != COMPILED)
+    for given in [each for each in arguments if each.startswith(ACCUMULATION)]:
+        wanted = Accumulation.model_validate_json(given.removeprefix(ACCUMULATION))
+        program = replace(program, accumulation=wanted)
+        arguments = tuple(each for each in arguments if each != given)
+    if task == "accumulate":
+        return accumulate(program, (folder, script.parent))
     if task == "digest":
         return {"digests": compute_digests(program)}
     if task == "make":

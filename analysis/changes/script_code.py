@@ -9,13 +9,14 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.tuning import Accumulation
 
 LINES = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 """Lines as Python counts them: a form feed ends none."""
@@ -333,10 +334,11 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 @dataclass(frozen=True)
 class Program:
     """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
-    as it was measured."""
+    as it was measured. accumulation: the larger micro-batches that were measured; None if none were."""
 
     files: tuple[SourceFile, ...]
     is_compiled: bool = False
+    accumulation: Accumulation | None = None
 
     @property
     def script(self) -> SourceFile:
@@ -385,7 +387,7 @@ class Program:
         files = tuple(SourceFile(file.name, texts[file.name], file.encoding) for file in self.files)
         for file in files:
             assert isinstance(file.tree, ast.Module)  # raises ScriptCodeError
-        return Program(files, self.is_compiled)
+        return replace(self, files=files)
 
 
 def read_file(path: Path, name: str) -> SourceFile:

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -29,6 +30,7 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.tuning import (
     TUNE,
+    Accumulation,
     CodePatch,
     Tuning,
     name_tuned_folder,
@@ -36,6 +38,12 @@ from profiler_job.jobs.contract.tuning import (
     write_tuning,
 )
 from profiler_job.jobs.executor.gated_processes import take_gated_turns
+from profiler_job.jobs.executor.larger_micro_batches import (
+    NO_FILE,
+    LargerMicroBatches,
+    can_be_edited,
+    choose_accumulation,
+)
 from profiler_job.jobs.executor.nodes import find_node
 from profiler_job.jobs.executor.temporary import remove_abandoned
 from profiler_job.jobs.executor.tune_search import Search
@@ -54,6 +62,8 @@ PATCH = "profiler_job.analysis.changes.patch"
 """Module that prints the digests of a script, and its patch."""
 COMPILED = "--compiled"
 """Option of PATCH: the script compiles its model itself."""
+ACCUMULATION = "--accumulation="
+"""Option of PATCH: the larger micro-batches that are measured."""
 LOG = "log.txt"
 """File in the folder of a tuned script: what its processes printed."""
 PROCESSES = ".processes"
@@ -84,6 +94,19 @@ class ScriptEngine:
         answer = self.turns.ask(request, left_s)
         self.starts_s = self.turns.starts_s
         return answer
+
+    def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
+        wanted = choose_accumulation(facts, self.script.command)
+        if isinstance(wanted, str):
+            return wanted
+        source = find_source(list(self.script.command))
+        made = ask_of_code("accumulate", source, write_accumulation(wanted))
+        reason = made.get("error", made.get("reason", NO_FILE))
+        if reason or (made["texts"] and (reason := can_be_edited(wanted.command, source))):
+            return str(reason)
+        given = {"command": made["command"], "script": source, "texts": made["texts"]}
+        self.script = replace(self.script, larger=LargerMicroBatches(accumulation=wanted, **given))
+        return wanted
 
     def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
         self.turns.end()  # so that a later request starts another one
@@ -194,7 +217,14 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
 def name_changes(tuning: Tuning) -> list[str]:
     """Name the winner's changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
-    return [*([COMPILED] if is_compiled else []), *(tuning.winner.changes if tuning.winner else ())]
+    options = [COMPILED] if is_compiled else []
+    options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
+    return [*options, *(tuning.winner.changes if tuning.winner else ())]
+
+
+def write_accumulation(accumulation: Accumulation) -> str:
+    """Return the option of PATCH with larger micro-batches."""
+    return f"{ACCUMULATION}{accumulation.model_dump_json()}"
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:

@@ -43,6 +43,7 @@ CUDNN_ATTENTION = "cudnn_attention"
 DROPPED_GRADIENTS = "dropped_gradients"
 CUDNN_BENCHMARK = "cudnn_benchmark"
 EXPANDABLE_SEGMENTS = "expandable_segments"
+FEWER_ACCUMULATIONS = "fewer_accumulations"
 COMPILE = "compile"
 COMPILE_BLOCKS = "compile_blocks"
 CUDA_GRAPHS = "cuda_graphs"
@@ -95,6 +96,9 @@ CHANGES = {
     ),
     LOADER_WORKERS: ChangeRecord(
         label="workers of the DataLoader", is_triable=True, needs_process=True, relieves=(DATA,)
+    ),
+    FEWER_ACCUMULATIONS: ChangeRecord(
+        label="larger micro-batches", is_triable=True, needs_process=True, relieves=(COMPUTE, MEMORY, LAUNCHES)
     ),
     EXPANDABLE_SEGMENTS: ChangeRecord(
         label="expandable segments", is_triable=True, needs_process=True, relieves=(SYNCHRONISATION,)

@@ -6,7 +6,7 @@
 from enum import StrEnum
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
 from profiler_job.jobs.contract import integrity
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -136,6 +136,16 @@ class CodePatch(TuningRecord):
     written: tuple[str, ...] = ()
 
 
+class Accumulation(TuningRecord):
+    """Micro-batches of a step that are made larger by `factor`, so that there are fewer. rows: of one without changes;
+    num_passes: backward passes of a step then. command: of the script, as it was given."""
+
+    rows: PositiveInt
+    num_passes: PositiveInt
+    factor: PositiveInt
+    command: tuple[str, ...] = ()
+
+
 class BaseStep(TuningRecord):
     """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
     step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. kernels: what the GPU does in a step by kind,
@@ -227,7 +237,8 @@ class Tuning(TuningRecord):
     search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
     winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
     until it is made. no_parts: why nothing is expected of changes; None if something is. usd_per_hour: price of the GPU
-    that the user gave; None for the listed one.
+    that the user gave; None for the listed one. accumulation: the larger micro-batches that are tried; None
+    if none can be.
     """
 
     format_version: int = FORMAT_VERSION
@@ -250,6 +261,7 @@ class Tuning(TuningRecord):
     digests: dict[str, str] = {}
     patch: CodePatch | None = None
     no_parts: NoPartsCode | None = None
+    accumulation: Accumulation | None = None
     usd_per_hour: float | None = None
 
     @property

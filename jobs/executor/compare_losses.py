@@ -24,6 +24,14 @@ def compare_losses(
     return difference.model_copy(update={"repeated": again, "reason": reason})
 
 
+def sum_losses(losses: Losses, num: int) -> list[float | str | None]:
+    """Add up the losses of each step, of which it has `num`: a script divides them by this number, so that a step's
+    gradient is that of their sum. None if one of a step is not known."""
+    steps = [losses[start : start + num] for start in range(0, len(losses) - num + 1, num)]
+    sums = [None if None in step else sum(float(loss or 0.0) for loss in step) for step in steps]
+    return [total if total is None or math.isfinite(total) else str(total) for total in sums]
+
+
 def find_difference(before: Losses, after: Losses, per_step: float) -> LossDifference:
     """Find the first and the largest relative difference of losses; a loss that is not finite is named."""
     pairs = [

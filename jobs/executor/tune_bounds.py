@@ -14,6 +14,7 @@ from profiler_job.jobs.contract.changes import (
     CUDNN_BENCHMARK,
     DROPPED_GRADIENTS,
     EXPANDABLE_SEGMENTS,
+    FEWER_ACCUMULATIONS,
     FOREACH,
     FUSED_ADAMW,
     FUSED_ATTENTION,
@@ -53,18 +54,19 @@ def bound_saving(
     is_compiled |= any(change in COMPILING for change in changes)
     step = max(float(shares["step_ns"]), 1.0)
     phases = {phase: time_ns / step for phase, time_ns in shares["phases"].items()}
+    model = 1.0 - sum(phases.get(phase, 0.0) for phase in (OPTIMIZER, ZERO_GRAD, DATA))
     by_phase = {
         FUSED_ADAMW: 0.9 * phases.get(OPTIMIZER, 0.0),
         FOREACH: 0.9 * phases.get(OPTIMIZER, 0.0),
         DROPPED_GRADIENTS: phases.get(ZERO_GRAD, 0.0),
         LOADER_WORKERS: phases.get(DATA, 0.0),
+        FEWER_ACCUMULATIONS: 0.9 * model,
         EXPANDABLE_SEGMENTS: 0.05 if shares["num_alloc_retries"] else 0.0,
     }
     if name in by_phase:
         saving = by_phase[name]
     elif shares["kernels"] is None:
-        others = sum(phases.get(phase, 0.0) for phase in (OPTIMIZER, ZERO_GRAD, DATA))
-        saving = bound_by_phases(name, 1.0 - others)
+        saving = bound_by_phases(name, model)
     else:
         kernels = {kind: time_ns / step for kind, time_ns in shares["kernels"].items()}
         saving = bound_by_kernels(name, kernels, precision, is_compiled, has_syncs=bool(shares["num_syncs"]))

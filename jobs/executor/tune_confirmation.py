@@ -7,7 +7,7 @@ from typing import Protocol
 from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, SPREAD_OF_GPU
 from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, TuneRatio, Tuning
-from profiler_job.jobs.executor.compare_losses import compare_losses
+from profiler_job.jobs.executor.compare_losses import compare_losses, sum_losses
 from profiler_job.jobs.executor.tune_processes import ProcessPairs, ProcessSearch, measure_pairs
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError
 
@@ -92,9 +92,12 @@ def note_pairs(tuning: Tuning, pairs: ProcessPairs) -> None:
         base_peak_bytes=max(run.peak_bytes for run in pairs.before) or None,
         winner_peak_bytes=max(run.peak_bytes for run in pairs.after) or None,
     )
-    again = pairs.before[1].losses if len(pairs.before) > 1 else None
-    last = pairs.after[-1]
-    winner.losses = compare_losses(pairs.before[0].losses, last.losses, last.num_losses_per_step, again)
+    first, last = pairs.before[0], pairs.after[-1]
+    runs = [first, last, *pairs.before[1:2]]
+    losses, per_step = [run.losses for run in runs], last.num_losses_per_step
+    if first.num_losses_per_step != per_step:  # of other micro-batches
+        losses, per_step = [sum_losses(run.losses, round(run.num_losses_per_step)) for run in runs], 1.0
+    winner.losses = compare_losses(losses[0], losses[1], per_step, *losses[2:])
     winner.peak_bytes = tuning.confirmation.winner_peak_bytes
     if tuning.base is not None:
         tuning.base.peak_bytes = tuning.confirmation.base_peak_bytes

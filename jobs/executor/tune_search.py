@@ -15,6 +15,7 @@ from profiler_job.jobs.contract.changes import (
     COMPILE,
     COMPILE_BLOCKS,
     CUDA_GRAPHS,
+    FEWER_ACCUMULATIONS,
     FOREACH,
     FUSED_ADAMW,
     FUSED_ATTENTION,
@@ -201,6 +202,10 @@ class Search:
         self.is_by_processes = self.facts["world"] > 1
         self.tuning.gpu_name, self.tuning.torch = self.facts["gpu_name"], self.facts["torch"]
         self.tuning.places = [Place(**place) for place in self.facts["places"]]
+        if FEWER_ACCUMULATIONS in self.candidates:
+            prepared = self.engine.prepare_accumulation(self.facts)
+            self.tuning.accumulation = None if isinstance(prepared, str) else prepared
+            self.facts["obstacles"] |= {FEWER_ACCUMULATIONS: prepared} if isinstance(prepared, str) else {}
         for name, reason in self.facts["obstacles"].items():
             if name in self.candidates and not self.list_tried(name):
                 self.tuning.tried.append(Tried(change=name, outcome=Outcome.NOT_POSSIBLE, message=reason))
@@ -521,7 +526,8 @@ class Search:
         """Let all steps of the ladder take turns, each against the one before and the script without changes."""
         ladder = self.tuning.ladder
         needed_s = self.reserve_s + (0.0 if self.engine.is_running else self.starts_s + self.compiled_s)
-        if len(ladder) < 2 or self.is_by_processes or self.left_s < needed_s:
+        has_turns = all(step.method is Method.TURNS for step in ladder)  # one that was cut off may go on after others
+        if len(ladder) < 2 or not has_turns or self.left_s < needed_s:
             return
         self.say("all steps of the ladder take turns")
         with suppress(VariantFailedError, OverBudgetError):

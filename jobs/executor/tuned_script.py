@@ -14,8 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Protocol
 
+from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
 from profiler_job.jobs.contract.errors import ProfilerError
+from profiler_job.jobs.contract.tuning import Accumulation
 from profiler_job.jobs.executor.failures import describe_exit
+from profiler_job.jobs.executor.larger_micro_batches import LargerMicroBatches
 from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
 from profiler_job.jobs.executor.script_requests import ScriptRequests
 
@@ -44,7 +47,8 @@ class OverBudgetError(ProfilerError):
 class TunedScript:
     """command: as given. folder: for what is exchanged with its processes. log: file for what it prints. skip: steps
     before the first timed one. steps: that are timed in a process of one variant. step: what ends one, as in
-    `jobs.follow.plan.Plan`. seed: of scripts that set none."""
+    `jobs.follow.plan.Plan`. seed: of scripts that set none. larger: what gives it larger micro-batches; None if these
+    are not tried."""
 
     command: Sequence[str]
     folder: Path
@@ -53,6 +57,7 @@ class TunedScript:
     steps: int
     step: str
     seed: int
+    larger: LargerMicroBatches | None = None
 
     def start(self, name: str, asked_for: Literal["turns", "gate"] | None = None, **plan: Any) -> "FollowedProcess":
         """Start a process of the script. name: of its folder, which is made anew. asked_for: what of
@@ -67,11 +72,15 @@ class TunedScript:
         text = json.dumps(fixed | {"seed": self.seed, "followed": 0, "prefills": 0} | plan)
         path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {FOLLOW: text, "PYTHONPATH": path}
+        command = self.command
+        if self.larger and asked_for != "turns" and FEWER_ACCUMULATIONS in plan.get("changes", ()):
+            command, more = self.larger.prepare(folder)
+            environment |= more
         with self.log.open("ab") as log:
             begin = log.tell()
             try:
                 process = subprocess.Popen(
-                    self.command, env=environment, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
+                    command, env=environment, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
                 )
             except OSError as error:
                 if requests:
@@ -205,6 +214,9 @@ class Engine(Protocol):
 
     def ask(self, request: dict[str, Any], left_s: float) -> Any:
         """Answer a request as `jobs.follow.turns` does. Raises VariantFailedError and OverBudgetError."""
+
+    def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
+        """Prepare processes with larger micro-batches; return the reason if there can be none. facts: of the script."""
 
     def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
         """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""

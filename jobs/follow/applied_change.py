@@ -1,6 +1,7 @@
 """What all changes to a script have in common; each is a module of `changes`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -22,6 +23,12 @@ class AppliedChange:
 
     def before_call(self, model: nn.Module) -> None:
         """Act before the script calls a model, for the first time or again, or once more when it is switched on."""
+
+    def note_inputs(self, inputs: Sequence[dict[str, Any]]) -> None:
+        """Note what the script calls a model with under gradients, as `describe_inputs` returns it."""
+
+    def note_step(self, num_backwards: int) -> None:
+        """Note a step that ended, and how many backward passes it had."""
 
     def switch(self, is_on: bool) -> None:
         """Give the script the change, or take it back, between two steps."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from .applied_change import AppliedChange
 from .module_ranges import list_module_parameters
+from .script_facts import describe_inputs
 from .wrapping import wrap
 
 PACKAGE = __package__ or ""
@@ -82,6 +83,10 @@ class Changes:
 
     def note_call(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         self.before_call(model)
+        if torch.is_grad_enabled():
+            inputs = describe_inputs(args, options)
+            for change in self.changes.values():
+                change.note_inputs(inputs)
         if self.see is not None:
             self.see(model, args, options)
 
@@ -95,6 +100,10 @@ class Changes:
     def before_backward(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
         self.settle()
         return called(*args, **options)
+
+    def note_step(self, num_backwards: int) -> None:
+        for change in self.changes.values():
+            change.note_step(num_backwards)
 
     def settle(self) -> None:
         """End the observation of calls: models have been called by now."""

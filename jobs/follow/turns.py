@@ -80,6 +80,7 @@ class TurnsFollower(Follower):
 
     def advance(self) -> None:
         self.backwards.append(self.num_backwards)
+        self.changes.note_step(self.num_backwards)
         self.num_backwards = 0
         if self.running is None:
             super().advance()
@@ -238,14 +239,19 @@ class TurnsFollower(Follower):
 
     def describe(self) -> dict[str, Any]:
         """Return what is known of the script, and which changes cannot be switched on."""
-        backwards = self.backwards[self.plan.skip // 2 :]
         facts: dict[str, Any] = self.first_call | read_machine() | self.ranks_facts()
-        facts["forwards"] = max(1, round(median(backwards))) if backwards else 1
+        facts["forwards"] = self.count_passes()
         facts["autocast"] = facts.get("autocast") or self.made_autocast or find_autocast_dtype()
         facts["obstacles"] = self.changes.explain_obstacles()
         facts["places"] = self.places.list_facts()
         facts["seen"] = self.facts["seen"]
         return facts
+
+    def count_passes(self) -> int:
+        """Count the backward passes of a step. The first step is of all updates before one of them ended a step."""
+        chosen = self.ending.chosen
+        num_steps = len(chosen.updates) if chosen else len(self.backwards)
+        return max(1, round(sum(self.backwards) / max(1, num_steps)))
 
     def ranks_facts(self) -> dict[str, int]:
         return {"world": self.ranks.world, "rank": self.ranks.rank}

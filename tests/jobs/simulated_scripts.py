@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from profiler_job.jobs.contract.tuning import Outcome, Tuning
+from profiler_job.jobs.contract.tuning import Accumulation, Outcome, Tuning
 from profiler_job.jobs.executor import tune_processes
 from profiler_job.jobs.executor.tune_search import Search
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
@@ -42,6 +42,7 @@ class SimulatedScript:
     room: int = 6
     cores: int = 16
     at_gate: Exception | None = None
+    accumulation: Accumulation | str = "a step has one backward pass"
     plans: list = field(default_factory=list)
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
@@ -96,6 +97,9 @@ class SimulatedScript:
         self.starts_s = 5.0 + (0.0 if self.num_started else self.cold_s)
         self.num_started += 1
         return self.starts_s
+
+    def prepare_accumulation(self, facts):
+        return self.accumulation
 
     def run(self, changes, left_s):
         self.is_running = False

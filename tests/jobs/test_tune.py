@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from typer.testing import CliRunner
@@ -60,12 +61,18 @@ for step in range(STEPS):
 """The model takes 40 ms, and 8 in BF16; the optimizer takes 6 ms, and 1 fused."""
 
 
+NOTHING = MappingProxyType({})
+
+
 @pytest.fixture
 def tune(tmp_path):
     """Start `tune` of a script in a new folder."""
 
-    def start(*options: str, seed: str = "torch.manual_seed(0)", in_forward: str = "pass", steps: int = 100_000):
+    def start(*options: str, seed="torch.manual_seed(0)", in_forward="pass", steps=100_000, edits=NOTHING):
         source = SLEEPING.replace("SEED", seed).replace("IN_FORWARD", in_forward).replace("STEPS", str(steps))
+        for old, new in edits.items():
+            assert old in source
+            source = source.replace(old, new)
         (tmp_path / "train.py").write_text(source)
         (tmp_path / "tmp").mkdir(exist_ok=True)
         command = [sys.executable, "-m", "profiler_job", "tune", "--skip", "3", *options, "--", sys.executable]
@@ -117,6 +124,46 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert written.returncode == 0 and "fused=True" in (tmp_path / "train.py").read_text(), printed
     kept = tmp_path / "results" / "train-tune" / "originals" / "train.py"
     assert "AdamW(model.parameters())" in kept.read_text()
+
+
+ACCUMULATING = {
+    "torch.manual_seed(0)": "torch.manual_seed(0); micro_batch_size = 2; accumulation_steps = 4",
+    "    x = torch.randn(8, 16)\n": "    whole = torch.arange(step, step + 8 * 16).reshape(8, 16) % 5 / 5\n"
+    "    for x in whole.split(micro_batch_size):\n"
+    "        loss = (model(x).float() - x).square().mean() / accumulation_steps\n"
+    "        loss.backward()\n",
+    "    loss = (model(x).float() - x).square().mean()\n": "",
+    "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n": "    optimizer.step()\n"
+    "    optimizer.zero_grad()\n",
+}
+"""Edits of the script: four micro-batches of two samples each, 40 ms for each of them. The loss is divided by four."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "divisor", ["accumulation_steps", pytest.param("4", marks=pytest.mark.nightly)], ids=["divided", "by_a_constant"]
+)
+def test_larger_micro_batches_are_found_and_compute_the_same(tune, tmp_path, divisor):
+    """The best order: BF16, a fifth of all, then one micro-batch in place of four, then the optimizer. If the loss is
+    divided by a constant, the script with one micro-batch computes another gradient."""
+    edits = {old: new.replace("/ accumulation_steps", f"/ {divisor}") for old, new in ACCUMULATING.items()}
+    started = tune("--budget", "3", "--changes", "fewer_accumulations,bf16,fused_adamw", edits=edits)
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0, printed
+    tuning = read_tuning(tmp_path / "results" / "train-tune")
+    if divisor == "4":
+        assert [step.change for step in tuning.ladder] == ["bf16", "fused_adamw"], printed
+        assert find_outcomes(tuning)["fewer_accumulations"] is Outcome.BOUND
+        [message] = [each.message for each in tuning.tried if each.change == "fewer_accumulations"]
+        assert "first step differs by 75" in message
+        return
+    assert [step.change for step in tuning.ladder] == ["bf16", "fused_adamw", "fewer_accumulations"], printed
+    winner, accumulation = tuning.winner, tuning.accumulation
+    assert (accumulation.rows, accumulation.num_passes, accumulation.factor) == (2, 4, 4)
+    assert winner.ratio_before.times_as_fast > 2 and winner.ratio_base.times_as_fast > 8
+    assert winner.losses.reason is None and winner.losses.largest < 0.05 and winner.losses.num == 13
+    assert tuning.base.sequences_per_step == 8
+    assert "+torch.manual_seed(0); micro_batch_size = 8; accumulation_steps = 1" in tuning.patch.diff
 
 
 @pytest.mark.nightly
