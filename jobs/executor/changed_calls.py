@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from profiler_job.jobs.contract.changes import BF16, FOREACH, FUSED_ADAMW, FUSED_ATTENTION, PADDING, TF32
+from profiler_job.jobs.contract.changes import (
+    BF16,
+    CUDNN_ATTENTION,
+    FOREACH,
+    FUSED_ADAMW,
+    FUSED_ATTENTION,
+    PADDING,
+    TF32,
+)
 from profiler_job.jobs.contract.ranges import BACKWARD, OPTIMIZER
 
 Call = dict[str, Any]
@@ -25,7 +33,7 @@ FUSED = "_scaled_dot_product_"
 FP32_TYPE, BF16_TYPE = "float32", "bfloat16"
 FEWEST, ALIGNED, MULTIPLE = 1024, 8, 64
 """As in `jobs.follow.changes.padding`."""
-CHANGED = (TF32, BF16, FUSED_ATTENTION, PADDING, FUSED_ADAMW, FOREACH)
+CHANGED = (TF32, BF16, FUSED_ATTENTION, CUDNN_ATTENTION, PADDING, FUSED_ADAMW, FOREACH)
 """Changes whose calls are known."""
 
 
@@ -41,6 +49,8 @@ def change_calls(step: Mapping[str, Any], changes: Sequence[str]) -> list[Call]:
         calls = [pad(call) if find_kind(call) == "matmul" else call for call in calls]
     if BF16 in changes:
         calls = Autocast().change(calls)
+    if CUDNN_ATTENTION in changes:
+        calls = [call | {"switched": CUDNN_ATTENTION} if call["op"] == ATTENTION else call for call in calls]
     if TF32 in changes:
         calls = [call | {"tf32": True} if find_kind(call) == "matmul" else call for call in calls]
     forms = {FUSED_ADAMW: "fused", FOREACH: "foreach"}

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .applied_change import AppliedChange
+from .apply_changes import load_change
 from .kernel_shares import KernelTrace
 
 REPEATS = 3
@@ -106,8 +108,16 @@ class PartsMeasurement:
         """Forward and backward pass of `scaled_dot_product_attention`."""
         query, key, value = (self.make(part[name]).requires_grad_() for name in ("query", "key", "value"))
         mask = self.make(part["mask"])
+        change = load_change(part["switched"])() if "switched" in part else AppliedChange()
 
         def run() -> None:
+            change.switch(True)
+            try:
+                attend()
+            finally:
+                change.switch(False)
+
+        def attend() -> None:
             with torch.enable_grad():
                 out = nn.functional.scaled_dot_product_attention(
                     query, key, value, mask, dropout_p=part["dropout"], is_causal=part["is_causal"]

@@ -8,10 +8,11 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from profiler_job.jobs.executor.changed_calls import Call, change_calls, find_kind, list_inputs, name_operator
-from profiler_job.jobs.executor.predicted_steps import StepParts, make_key
+from profiler_job.jobs.executor.predicted_steps import StepParts, make_key, strip
 from profiler_job.jobs.follow.measured_parts import PartsMeasurement, split_by_marks
 from profiler_job.jobs.follow.step_calls import CallRecorder
 
+CUDNN = ("cudnn_attention",)
 MS = 1e6
 
 
@@ -130,6 +131,15 @@ def test_padding_changes_the_matmuls_of_the_vocabulary():
         size for call in changed if find_kind(call) == "matmul" for each in list_inputs(call) for size in each["shape"]
     }
     assert 1088 in sizes and 1027 not in sizes
+
+
+def test_attention_by_cudnn_is_another_part():
+    step = record(is_fused=True)
+    attention = [[call for call in change_calls(step, names) if call["op"] == "attention"] for names in ((), CUDNN)]
+    assert [call.get("switched") for calls in attention for call in calls] == [None, "cudnn_attention"]
+    before = torch._C._get_sdp_priority_order()
+    assert all(PartsMeasurement({}).measure([strip(call) for calls in attention for call in calls]))
+    assert torch._C._get_sdp_priority_order() == before
 
 
 def test_a_fused_optimizer_takes_the_place_of_its_calls():
