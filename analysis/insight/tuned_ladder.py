@@ -149,22 +149,37 @@ def _describe_gain(tuning: Tuning) -> str:
     if winner is None:
         return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
     before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
-    if winner.ratio_base is None:
-        return f"A step takes about {after}, before {before}"
-    return f"{format_ratio(winner.ratio_base)}: a step takes {after}, before {before}"
+    about = "About " if winner.ratio_base is None else ""
+    return f"{about}{format_ratio(infer_ratios(tuning)[-1])}: a step takes {after}, before {before}"
+
+
+def infer_ratios(tuning: Tuning) -> list[TuneRatio]:
+    """Return how many times as fast as the script as it is each step of the ladder is. For one that took no turns with
+    it, the ratio of the step before and the one over that step are multiplied, and so are the ends of their intervals:
+    the interval is wider than a measured one."""
+    ratios: list[TuneRatio] = []
+    for step in tuning.ladder:
+        over, before = step.ratio_before, ratios[-1] if ratios else None
+        product = over if before is None else _multiply(before, over)
+        ratios.append(step.ratio_base or product)
+    return ratios
+
+
+def _multiply(before: TuneRatio, over: TuneRatio) -> TuneRatio:
+    return TuneRatio(
+        times_as_fast=before.times_as_fast * over.times_as_fast,
+        low=before.low * over.low,
+        high=before.high * over.high,
+        num_pairs=min(before.num_pairs, over.num_pairs),
+    )
 
 
 def infer_step_times(tuning: Tuning) -> list[float]:
     """Return how long a step takes with each step of the ladder, in ns. Times agree with ratios: the time of the
-    script as it is, divided by the ratio; for a step that took no turns with it, the time of the step before, divided
-    by their ratio. Median times of turns at different moments cannot be compared."""
+    script as it is, divided by the ratio. Median times of turns at different moments cannot be compared."""
     if tuning.base is None:
         return []
-    times = [tuning.base.step_ns]
-    for step in tuning.ladder:
-        known, ratio = (times[-1], step.ratio_before) if step.ratio_base is None else (times[0], step.ratio_base)
-        times.append(known / ratio.times_as_fast)
-    return times[1:]
+    return [tuning.base.step_ns / ratio.times_as_fast for ratio in infer_ratios(tuning)]
 
 
 def _list_facts(steps: pd.DataFrame, price: GpuPrice | None) -> Iterator[str]:
@@ -253,7 +268,7 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     off."""
     confirmed = tuning.confirmation
     if tuning.base and tuning.winner and tuning.winner.ratio_base is None:
-        yield "The last change took no turns with the script as it is: its step is inferred from the ratios"
+        yield "The last change took no turns with the script as it is: its ratio is the product of those of the ladder"
     if confirmed.by_turns is not None:
         pairs = format_count(len(confirmed.winner_ns), "pair")
         rounds = f"took turns in {format_count(confirmed.num_rounds, 'round')}"
@@ -297,12 +312,12 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
         | _derive_rates(tuning, base.step_ns, base.precision, price)
         | {"peak_bytes": base.peak_bytes, "method": ""}
     ]
-    for before, step, step_ns in zip([None, *tuning.ladder], tuning.ladder, infer_step_times(tuning)):
-        ratio = step.ratio_base
+    measured = zip([None, *tuning.ladder], tuning.ladder, infer_ratios(tuning), infer_step_times(tuning))
+    for before, step, ratio, step_ns in measured:
         rows.append(
             {"change": step.change, "label": _label_step(step, before)}
             | _derive_rates(tuning, step_ns, step.precision, price)
-            | {"times_as_fast": ratio.times_as_fast if ratio else None}
+            | {"times_as_fast": ratio.times_as_fast}
             | _name_ends(ratio, "")
             | {"before_times_as_fast": step.ratio_before.times_as_fast}
             | _name_ends(step.ratio_before, "before_")
@@ -384,11 +399,9 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
 
 
 def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
-    """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text. A bar
-    whose ratio was not measured is as long as its time shows, and its text has the time alone."""
+    """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text."""
     steps = ladder.steps
     values = steps["times_as_fast"].astype(float)
-    values = values.fillna(steps["step_ns"].iloc[:1].sum() / steps["step_ns"].astype(float))
     return pd.DataFrame(
         {
             "label": [label.partition(",")[0] for label in steps["label"]],
@@ -396,7 +409,7 @@ def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
             "low": steps["low_times_as_fast"].astype(float).fillna(values),
             "high": steps["high_times_as_fast"].astype(float).fillna(values),
             "text": [
-                f"{_format_times(ratio)}×, {format_time(step_ns)}" if pd.notna(ratio) else format_time(step_ns)
+                f"{_format_times(ratio)}×, {format_time(step_ns)}"
                 for ratio, step_ns in zip(steps["times_as_fast"], steps["step_ns"])
             ],
         }

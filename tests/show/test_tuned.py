@@ -64,7 +64,7 @@ def test_numbers_are_derived_from_the_steps(ladder):
     assert steps.loc["bf16", "label"] == "+ BF16 autocast, not TF32"
 
 
-def test_a_ratio_that_was_not_measured_is_no_number_and_times_agree_with_the_others():
+def test_a_ladder_has_one_ratio_also_if_the_last_change_took_no_turns_with_the_script_as_it_is():
     """Turns of another moment took 46.4 ms after 37.7 ms, and were 1.09 times as fast. A median of ratios is not the
     ratio of medians, of 88.8 ms and 35.0 ms."""
     first = make_step("bf16", ("bf16",), 35.0, 88.8 / 37.7, "bf16", ratio_base=make_ratio(88.8 / 37.7))
@@ -74,13 +74,18 @@ def test_a_ratio_that_was_not_measured_is_no_number_and_times_agree_with_the_oth
     ladder = interpret_tuning(tuning)
     steps = ladder.steps
     assert steps["step_ns"].tolist() == pytest.approx([88.8e6, 37.7e6, 37.7e6 / 1.09])
-    assert steps["times_as_fast"].isna().tolist() == [False, False, True]
+    assert steps["times_as_fast"].tolist() == pytest.approx([1.0, 88.8 / 37.7, 88.8 / 37.7 * 1.09])
+    for end in ("low", "high"):
+        ends = [getattr(ratio, end) for ratio in (first.ratio_base, last.ratio_before)]
+        assert steps[f"{end}_times_as_fast"].iloc[-1] == pytest.approx(ends[0] * ends[1])
     assert steps["tokens_per_s"].is_monotonic_increasing
-    assert ladder.headline == "A step takes about 34.6 ms, before 88.8 ms"
-    assert any("inferred" in note for note in ladder.notes) and any("confirm it" in note for note in ladder.notes)
+    assert ladder.headline.startswith("About 2.57 times as fast (")
+    assert ladder.headline.endswith("): a step takes 34.6 ms, before 88.8 ms")
+    assert any("is the product of those" in note for note in ladder.notes) and any(
+        "confirm it" in note for note in ladder.notes
+    )
     rows = chart_ladder(ladder)
-    assert rows["value"].iloc[-1] == pytest.approx(88.8 / 37.7 * 1.09) and rows["text"].iloc[-1] == "34.6 ms"
-    assert json.loads(format_tuned(ladder, "json", 80))["steps"][-1]["times_as_fast"] is None
+    assert rows["value"].iloc[-1] == pytest.approx(88.8 / 37.7 * 1.09) and rows["text"].iloc[-1] == "2.57×, 34.6 ms"
     for form in FORMS:
         assert "46.4" not in format_tuned(ladder, form, 120)
     render_tuned(ladder)
