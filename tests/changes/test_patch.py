@@ -356,14 +356,61 @@ def test_options_that_a_call_passes_on_are_left_to_write():
     assert not patch.diff and [line.line for lines in patch.to_write.values() for line in lines] == [4, 3]
 
 
-def test_the_vocabulary_of_a_model_of_transformers_is_resized_after_it_is_made():
+def test_the_vocabulary_of_a_model_of_transformers_is_padded_after_it_is_made():
     script = """
+        import torch
         from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
         body = GPT2Model(GPT2Config())
-        model = GPT2LMHeadModel(GPT2Config()).to("cuda")
+        with torch.device("cuda"):
+            model = GPT2LMHeadModel(GPT2Config()).to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters())
+    """
+    patch = make_patch(program_of(script), ["padding"])
+    assert patch.is_full
+    assert "    with torch.random.fork_rng():\n        model.resize_token_embeddings(" in text_after(patch)
+    assert make_patch(Program(tuple(patch.files.values())), ["padding"]).present == {"padding": "train.py:8"}
+
+
+def test_what_wraps_a_model_is_left_to_write():
+    script = """
+        import torch
+        import transformers
+        model = torch.compile(transformers.AutoModelForCausalLM.from_pretrained("gpt2"))
     """
     (line,) = make_patch(program_of(script), ["padding"]).to_write["padding"]
-    assert (line.line, line.code) == (4, "model.resize_token_embeddings(pad_to_multiple_of=64)")
+    assert (line.line, line.code) == (4, "model.resize_token_embeddings(pad_to_multiple_of=64, mean_resizing=False)")
+
+
+@pytest.mark.long
+def test_a_padded_model_has_losses_as_before():
+    """The loss sums over the logits of 47 more tokens, of which none occurs: less than 47 in 50257 of it."""
+    source = """
+        import torch
+        import transformers
+        torch.manual_seed(0)
+        size = dict(n_embd=32, n_layer=1, n_head=2, n_positions=16)
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        losses = []
+        for _ in range(5):
+            ids = torch.randint(0, 50257, (2, 16))
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    """
+    program = program_of(source)
+    padded = text_after(make_patch(program, ["padding"]))
+    results = []
+    for text in (program.script.text, padded):
+        names: dict = {}
+        exec(text, names)
+        results.append(names["losses"])
+        assert names["model"].lm_head.out_features == names["model"].config.vocab_size
+    assert names["model"].lm_head.out_features == 50304
+    differences = [abs(after / before - 1) for before, after in zip(*results)]
+    assert 0 < max(differences) < 47 / 50257
 
 
 def test_a_vocabulary_is_left_to_write():
