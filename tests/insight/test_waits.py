@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis import show as showing
+from profiler_job.analysis.answers.script_findings import format_in_tables
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
@@ -240,6 +241,18 @@ def test_a_line_is_not_broken_if_another_column_can_be_left_out():
     row |= {"cause": "launches", "ceiling_ns": 7_110_000, "phase": "optimizer 66%; no phase 31%"}
     (_, first, *_), dropped = fit_table("script_waits", pd.DataFrame([row]), 80)
     assert row["where"] in first and dropped == ["phase"]
+
+
+@pytest.mark.parametrize(("width", "num_tables"), [(80, 2), (300, 1)])
+def test_a_narrow_terminal_has_all_columns_in_a_second_table(width, num_tables):
+    """Phase and module were lost without a word."""
+    row = {"where": "mingpt/trainer.py:97", "function": "run", "wait_ns": 3_830_000, "share": 0.465}
+    row |= {"cause": "launches", "ceiling_ns": 7_110_000, "phase": "optimizer 66%; no phase 31%", "module": "GPT/h.*"}
+    lines = format_in_tables(pd.DataFrame([row, row | {"where": "a.py:1", "module": ""}]), width)
+    assert max(map(len, lines)) <= width and lines.count("") == num_tables
+    words = " ".join(" ".join(lines).split())
+    assert not [text for text in ("run", "optimizer 66%", "GPT/h.*", "7.11 ms") if text not in words]
+    assert len([line for line in lines if "mingpt/trainer.py:97" in line]) == num_tables
 
 
 def test_columns_that_name_nothing_are_in_no_form_for_people(tmp_path):
