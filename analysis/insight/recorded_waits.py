@@ -44,8 +44,8 @@ class CleanSteps(NamedTuple):
 
 
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
-    """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
-    counted. Raises ExportError."""
+    """Read the tables `waits`, `wait_stacks`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if
+    nothing was counted. Raises ExportError."""
     noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {"syncs": []}
     steps = read_clean_steps(run) if noted["syncs"] or (run / SAMPLES).is_file() else None
     calls, batches = time_calls(noted["syncs"], steps), noted.get("batches", [])
@@ -76,6 +76,8 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     scalars["own_share"] = facts["own_python_ns"] * float(rows["share"].sum() / rows["wait_ns"].sum())
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
+    stacks = summary.sections["wait_stacks"]
+    tables["wait_stacks"] = stacks.assign(wait_ns=np.rint(stacks["wait_ns"].astype(float) / num).astype(np.int64))
     return tables
 
 

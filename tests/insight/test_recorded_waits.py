@@ -1,7 +1,9 @@
 """What the GPU waits for in a measured script: from its results to the tables of a recording, its page, and what is
 published."""
 
+import gzip
 import json
+import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -26,7 +28,7 @@ from profiler_job.jobs.contract.ranges import FOLLOWED_STEP, STEP, SYNC
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
 from tests.insight.test_one_meaning import read_words
-from tests.page_words import read_page
+from tests.page_words import read_page, read_shown
 
 MS = 1_000_000
 RUN = "train"
@@ -306,6 +308,13 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations
+    assert "Open the stacks" in page
+    boxes = re.findall(r'<b title="([^:]+:\d+\)): ', read_shown(tmp_path, "index.md"))
+    assert boxes == ["tokenize (train.py:8)", "main (train.py:15)"]
+    assert answer.facts["stacks"]["wait_ns"].sum() == pytest.approx(answer.tables["waits"].rows["wait_ns"].sum())
+    (file,) = (tmp_path / "report" / "timelines").glob("train.waits.speedscope.json.gz")
+    frames = json.loads(gzip.decompress(file.read_bytes()))["shared"]["frames"]
+    assert {frame["name"] for frame in frames} == {*boxes}
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -334,7 +343,8 @@ def test_publishing_shows_the_lines_first_and_private_leaves_them_out(results, t
     assert ("train.py:8 tokenize" in done.output) == (not options)
     (folder,) = (tmp_path / "data").glob("*/mine")
     published = store.load(folder)
-    assert len(published.waits) == len(published.sync_calls) == 0 if options else len(published.waits) == 2
+    tables = published.waits, published.sync_calls, published.wait_stacks
+    assert [len(table) > 0 for table in tables] == [not options] * 3
     kept = b"".join(file.read_bytes() for file in folder.iterdir())
     assert (b"tokenize" in kept) == (not options)
 

@@ -20,6 +20,7 @@ from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.analysis.show.wait_stacks import MOST_DRAWN, draw_stacks, tabulate_stacks
 from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
@@ -219,12 +220,24 @@ def test_every_form_shows_the_lines(tmp_path, capsys):
     assert said in " ".join(as_text(summary, 20, 120).split())
     assert "Lines that the GPU waits for" in as_markdown(summary, 20)
     page = render_page(summary)
-    assert said in page and 'class="icicle"' in page
+    assert said in page and 'class="stacks"' in page
     assert summary.as_json()["waits"][0]["where"] == "train.py:8"
     assert any(line.startswith("4.00 ms") for line in summary.as_json()["sentences"]["waits"])
     assert showing.show([path], "speedscope", 20, print, print) == 0
     speedscope = json.loads(capsys.readouterr().out)
     assert speedscope["profiles"][0]["endValue"] == 7 * MS
+
+
+def test_a_figure_of_stacks_draws_the_frames_with_most_time():
+    """Of 0.5% or more, and at most 200: a page has 300 KB."""
+    rows = [
+        (";".join(f"f{depth} (a.py:{10 * number + depth})" for depth in range(5)), 100 + number) for number in range(99)
+    ]
+    stacks = pd.DataFrame(rows, columns=["stack", "wait_ns"])
+    drawn = tabulate_stacks(stacks)
+    assert len(drawn) == draw_stacks(stacks).count('class="frame"') == MOST_DRAWN
+    assert set(drawn["wait_ns"]) == {*range(159, 199)} and drawn["depth"].tolist() == [*range(5)] * 40
+    assert set(tabulate_stacks(stacks.tail(3).assign(wait_ns=[1, 100, 300]))["wait_ns"]) == {100, 300}
 
 
 def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_nothing(tmp_path):
