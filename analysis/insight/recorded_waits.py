@@ -118,11 +118,11 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
     named = [(f"{WAITED} {row.text}", row) for row in others.itertuples()]
     named += [(row.text, row) for row in copies.drop(waited.index).itertuples()]
     named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples()]
-    facts = [(call, row.where, row.function, row.count / num_steps, row.time_ns / num_steps) for call, row in named]
-    return rows + [
-        {"rank": 0, "where": where, "function": function, "call": call, "count": count, "time_ns": round(ns)}
-        for call, where, function, count, ns in facts
-    ]
+    for name, row in named:
+        time_ns = -1 if np.isnan(row.time_ns) else round(row.time_ns / num_steps)
+        place = {"rank": 0, "where": row.where, "function": row.function}
+        rows.append(place | {"call": name, "count": row.count / num_steps, "time_ns": time_ns})
+    return rows
 
 
 def read_clean_steps(run: Path) -> CleanSteps | None:

@@ -6,10 +6,7 @@ threads make the same waiting calls in the same order as in a followed step, eac
 A call that no mark follows, such as one of a library, is of no line.
 """
 
-import itertools
 from collections import Counter
-from statistics import fmean
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,55 +15,36 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.modules import find_followed_steps
 from profiler_job.analysis.insight.call_stacks import find_waits_of_copies
+from profiler_job.analysis.insight.clean_calls import Place, average_by_place, iterate_sequences
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract.ranges import SYNC
 
 NO_LINE = -1
 
 
-class Waited(NamedTuple):
-    """The waiting calls of a thread in a followed step: their names, in order, and the number of the line of each."""
-
-    names: list[str]
-    lines: list[int]
-
-
 def measure_sync_times(capture: Capture, attribution: Attribution) -> dict[int, dict[int, float]]:
     """Measure by process, and by number of a line, how long its waiting calls take in a clean step, with the copies
-    that they wait for (ns): the mean of the steps in which the thread makes the calls of a followed step. A line is
-    missing if its thread makes others in every clean step, or if other threads made all its calls."""
+    that they wait for (ns). A line is missing if its thread makes others in every clean step, or if other threads made
+    all its calls."""
     calls, marks = _list_calls(capture, attribution), _list_marks(attribution.ranges)
-    known: dict[tuple[int, int], list[Waited]] = {}
-    for process, start, end in find_followed_steps(attribution.ranges).itertuples(index=False):
+    means = average_by_place(calls)
+    lines: dict[Place, list[list[int]]] = {}
+    for number, (process, start, end) in enumerate(find_followed_steps(attribution.ranges).itertuples(index=False)):
         inside, noted = (
             rows[(rows["process"] == process) & (rows["start_ns"] >= start) & (rows["start_ns"] < end)]
             for rows in (calls, marks)
         )
-        for thread, mine in inside.groupby("thread", sort=False):
-            waited = Waited(mine["name"].tolist(), _find_lines(mine, noted[noted["thread"] == thread]))
-            known.setdefault((process, thread), []).append(waited)
-    steps = attribution.ranges[attribution.ranges["is_step"]].groupby("process")["step"].unique()
-    times: dict[int, dict[int, float]] = {}
-    for (process, thread), followed in known.items():
-        mine = calls[(calls["process"] == process) & (calls["thread"] == thread)]
-        sums = [_add_up(mine[mine["step"] == step], followed) for step in steps.get(process, ())]
-        same = [each for each in sums if each is not None]
-        of_process = times.setdefault(process, {})
-        for number in set(itertools.chain(*same)) - {NO_LINE}:
-            of_process[number] = of_process.get(number, 0.0) + fmean(each[number] for each in same)
-    return times
-
-
-def _add_up(calls: pd.DataFrame, followed: list[Waited]) -> Counter[int] | None:
-    """Add up the times of the waiting calls of a thread in a clean step by line; None if no followed step has the same
-    calls, or if several have them of different lines."""
-    same = [waited.lines for waited in followed if waited.names == calls["name"].tolist()]
-    if not same or any(lines != same[0] for lines in same):
-        return None
-    sums: Counter[int] = Counter()
-    for number, ns in zip(same[0], calls["wait_ns"].tolist()):
-        sums[number] += ns
-    return sums
+        for place, mine in iterate_sequences(inside.assign(step=number)):
+            lines.setdefault(place, []).append(_find_lines(mine, noted[noted["thread"] == place[1]]))
+    times: dict[int, Counter[int]] = {}
+    for place, known in lines.items():
+        if place in means and all(each == known[0] for each in known):
+            sums = times.setdefault(place[0], Counter())
+            for number, ns in zip(known[0], means[place].tolist()):
+                sums[number] += ns
+    return {
+        process: {number: ns for number, ns in sums.items() if number != NO_LINE} for process, sums in times.items()
+    }
 
 
 def _list_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:

@@ -260,12 +260,11 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
     is_copy, is_cuda, is_batch = (
         calls["call"].astype(str).str.startswith(start) for start in ("memcpy ", "cuda", NEXT_BATCH)
     )
-    clean, sampled = "CPU in them", "CPU in them, with samples"
     parts = (
-        ("sync_calls", "Calls that make the CPU wait, in a step", clean, calls[~is_copy & ~is_cuda & ~is_batch]),
-        ("copy_calls", "Other copies from and to the CPU's memory, in a step", sampled, calls[is_copy]),
-        ("allocation_calls", "Allocations of GPU memory, in a step", sampled, calls[is_cuda]),
-        ("batch_calls", "Batches of a DataLoader, in a step", clean, calls[is_batch]),
+        ("sync_calls", "Calls that make the CPU wait, in a step", calls[~is_copy & ~is_cuda & ~is_batch]),
+        ("copy_calls", "Other copies from and to the CPU's memory, in a step", calls[is_copy]),
+        ("allocation_calls", "Allocations of GPU memory, in a step", calls[is_cuda]),
+        ("batch_calls", "Batches of a DataLoader, in a step", calls[is_batch]),
     )
     return [
         Table(
@@ -277,11 +276,11 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code", absent="n/a"),
                 Column("call", "call"),
                 Column("count", "calls", "number"),
-                Column("time_ns", heading, "ms", absent="n/a"),
+                Column("time_ns", "CPU in them", "ms", absent="n/a"),
             ),
             rows.drop(columns="run_id").assign(time_ns=rows["time_ns"].where(rows["time_ns"] >= 0)),
         )
-        for name, title, heading, rows in parts
+        for name, title, rows in parts
     ]
 
 

@@ -360,8 +360,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "time_ns",
             "int64",
-            "time of the CPU in them in a step: of calls counted exactly in captured steps, of __next__ without a "
-            "profiler, of others with samples; -1 if not known",
+            "time of the CPU in them in a step: of __next__ without a profiler, of others in captured steps, with "
+            "samples in older recordings; -1 if not known",
             True,
             -1,
         ),

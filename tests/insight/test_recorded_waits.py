@@ -108,10 +108,33 @@ def test_the_lines_are_tables_of_the_recording(recording):
     assert rows.loc["train.py:8", "wait_ns"] > 2 * rows.loc["train.py:15", "wait_ns"]
     assert recording.sync_calls[["where", "call", "count", "time_ns"]].values.tolist() == [
         ["train.py:16", "synchronize", 1.0, -1],
-        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, MS / 2],
-        ["train.py:8", "cudaFree", 0.5, MS / 2],
+        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, -1],
+        ["train.py:8", "cudaFree", 0.5, -1],
         ["train.py:12", NEXT_BATCH, 1.0, 3 * MS],
     ]
+
+
+def test_copies_and_allocations_have_the_times_of_clean_steps(results):
+    """With samples they take ten times as long here."""
+    run = results / RUN
+    for name, us in (("profile", 60), ("samples", 600)):
+        (run / f"{name}.sqlite").unlink()
+        export = Export()
+        add_steps(export, 10)
+        for step in range(2):
+            at = 10 * step * MS + 3 * MS
+            for kind, call in enumerate(("cudaMemcpyAsync_v3020", "cudaMalloc_v3020")):
+                correlation = export.call(at, at + us * (kind + 1) * 1000, name=call)
+                if kind == 0:
+                    export.copy(at, at + us * 1000, correlation, host=1)
+                at += 2 * MS
+        for half in range(40):
+            export.sample(half * MS // 2, ("tokenize", "train.py", 8))
+        export.sqlite(run / f"{name}.sqlite")
+    rows = read_waits(run)["sync_calls"]
+    times = dict(zip(rows["call"], rows["time_ns"]))
+    assert times["memcpy Host-to-Device (pinned)"] == 60_000
+    assert times["cudaMalloc"] == 120_000
 
 
 def test_a_line_in_a_forward_has_the_module_of_the_clean_steps(results, tmp_path):
