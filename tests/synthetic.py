@@ -90,6 +90,7 @@ class Recording:
     figures: pd.DataFrame = field(default_factory=lambda: empty("figures"))
     waits: pd.DataFrame = field(default_factory=lambda: empty("waits"))
     sync_calls: pd.DataFrame = field(default_factory=lambda: empty("sync_calls"))
+    wait_stacks: pd.DataFrame = field(default_factory=lambda: empty("wait_stacks"))
     compile_notes: pd.DataFrame = field(default_factory=lambda: empty("compile_notes"))
     processes: pd.DataFrame = field(default_factory=lambda: empty("processes"))
     telemetry: pd.DataFrame = field(default_factory=lambda: empty("telemetry"))

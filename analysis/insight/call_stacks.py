@@ -34,21 +34,7 @@ class CallStacks:
         self._what, is_operation = _number_operations(capture, attribution)
         order = np.lexsort((self._start, self._thread))
         self._sequence = order[is_operation[order]]
-        self._next_wait, self._copy_before = self._find_waits_of_copies(capture, attribution, order)
-
-    def _find_waits_of_copies(
-        self, capture: Capture, attribution: Attribution, order: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Find for each call the end of the wait for it, if it is a copy, or else its own end; and the start of the
-        copy that it waits for, if it is such a wait, or else its own start."""
-        end, start = self._end.copy(), self._start.copy()
-        first, second = order[:-1], order[1:]
-        is_wait = (capture.api["name"].astype(str) == _STREAM_SYNC).to_numpy()
-        is_near = self._start[second] - self._end[first] <= ONE_CALL_NS
-        same = self._thread[first] == self._thread[second]
-        both = _find_host_copies(capture, attribution)[first] & is_wait[second] & is_near & same
-        end[first[both]], start[second[both]] = self._end[second[both]], self._start[first[both]]
-        return end, start
+        self._next_wait, self._copy_before = find_waits_of_copies(capture, attribution)
 
     def is_waited_for(self, rows: np.ndarray) -> np.ndarray:
         """Whether these calls (rows of `api`) are copies that PyTorch waits for at once, as most of their pool are."""
@@ -158,6 +144,21 @@ class CallStacks:
                 if len(same := known.get(key, set())) == 1:
                     (pools[call],) = same
         return pd.factorize(pd.Series(pools, dtype=object))[0]
+
+
+def find_waits_of_copies(capture: Capture, attribution: Attribution) -> tuple[np.ndarray, np.ndarray]:
+    """Find for each call the end of the wait for it, if it is a copy, or else its own end; and the start of the copy
+    that it waits for, if it is such a wait, or else its own start."""
+    api = capture.api
+    start, end, thread = (api[name].to_numpy(copy=True) for name in ("start_ns", "end_ns", "thread"))
+    order = np.lexsort((start, thread))
+    first, second = order[:-1], order[1:]
+    is_wait = (api["name"].astype(str) == _STREAM_SYNC).to_numpy()
+    is_near = start[second] - end[first] <= ONE_CALL_NS
+    same = thread[first] == thread[second]
+    both = _find_host_copies(capture, attribution)[first] & is_wait[second] & is_near & same
+    end[first[both]], start[second[both]] = end[second[both]], start[first[both]]
+    return end, start
 
 
 def _find_host_copies(capture: Capture, attribution: Attribution) -> np.ndarray:

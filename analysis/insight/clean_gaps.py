@@ -20,6 +20,7 @@ import pandas as pd
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.insight.clean_calls import CleanCalls
 from profiler_job.analysis.insight.gpu_limit import Operations, Timelines
 from profiler_job.analysis.insight.gpu_waits import COPY, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.reference.rules import Taxonomy
@@ -55,7 +56,8 @@ def number_places(step: np.ndarray, phase: np.ndarray) -> StepPlaces:
 
 class CleanGaps:
     """The waiting of each GPU in steps without samples. step_ns: a step without a profiler; None if it is not known.
-    batches_ns: what the batches of a DataLoader take in it, likewise. call_ns: what nsys adds to a CUDA call."""
+    batches_ns: what the batches of a DataLoader take in it, likewise. call_ns: what nsys adds to a CUDA call. calls:
+    times of single calls."""
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class CleanGaps:
 
         gaps = list_gaps(0.0)
         self.step_ns, self.captured_ns = step_ns, _measure_step(attribution)
+        self.calls = CleanCalls(capture, attribution)
         is_measured = batches_ns is not None and data_ns > 0
         known_ns = batches_ns if batches_ns is not None and is_measured else data_ns
         too_long = self.captured_ns - data_ns - (step_ns - known_ns) if step_ns else 0.0

@@ -5,12 +5,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from profiler_job.analysis.capture.attribution import attribute
+from profiler_job.analysis.capture.attribution import Attribution, attribute
+from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.modules import link_modules
 from profiler_job.analysis.capture.nsys_export import read
@@ -19,7 +20,9 @@ from profiler_job.analysis.changes.evidence import KEPT_PARTS
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.insight.sync_times import NO_LINE, measure_sync_times
 from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART
+from profiler_job.analysis.recording.ingest import first_rank, processes_by_rank
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.layout import CAPTURE, HOST_WAITS, SAMPLES, TIMINGS
@@ -33,16 +36,23 @@ LEAST_SHARE = 0.005
 """Least share of the waiting of a line that is recorded."""
 
 
+class CleanSteps(NamedTuple):
+    """A capture of steps without samples."""
+
+    capture: Capture
+    attribution: Attribution
+
+
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
-    """Read the tables `waits`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if nothing was
-    counted. Raises ExportError."""
+    """Read the tables `waits`, `wait_stacks`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if
+    nothing was counted. Raises ExportError."""
     noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {"syncs": []}
-    calls, batches = noted["syncs"], noted.get("batches", [])
-    known = [{**call, "time_ns": -1} for call in calls] + batches
-    tables = {"sync_calls": pd.DataFrame(known)} if known else {}
+    steps = read_clean_steps(run) if noted["syncs"] or (run / SAMPLES).is_file() else None
+    calls, batches = time_calls(noted["syncs"], steps), noted.get("batches", [])
+    tables = {"sync_calls": pd.DataFrame(calls + batches)} if calls + batches else {}
     if not (run / SAMPLES).is_file():
         return tables
-    summary = summarise(read(run / SAMPLES, details=False), clean=(clean := read_clean_gaps(run)))
+    summary = summarise(read(run / SAMPLES, details=False), clean=(clean := find_clean_gaps(run, steps)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
@@ -66,21 +76,35 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     scalars["own_share"] = facts["own_python_ns"] * float(rows["share"].sum() / rows["wait_ns"].sum())
     named = [{"rank": 0, "figure": f"{SAMPLED}{name}", "unit": "", "value": value} for name, value in scalars.items()]
     tables["figures"] = pd.DataFrame(named)
+    stacks = summary.sections["wait_stacks"]
+    tables["wait_stacks"] = stacks.assign(wait_ns=np.rint(stacks["wait_ns"].astype(float) / num).astype(np.int64))
     return tables
+
+
+def time_calls(counted: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
+    """Return rows of `sync_calls` of the calls that were counted inside the script, timed in the clean steps."""
+    by_rank: dict[int, dict[int, float]] = {}
+    if steps is not None and counted:
+        ranges, times = steps.attribution.ranges, measure_sync_times(steps.capture, steps.attribution)
+        ranks = enumerate(processes_by_rank(ranges).tolist(), start=first_rank(ranges))
+        by_rank = {rank: times.get(process, {}) for rank, process in ranks}
+    return [
+        {name: value for name, value in call.items() if name != "number"}
+        | {"time_ns": round(by_rank.get(call["rank"], {}).get(call.get("number", NO_LINE), -1))}
+        for call in counted
+    ]
 
 
 def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) -> list[dict[str, Any]]:
     """List the calls of a step that wait for the GPU, copy from or to the host or allocate, by line, as rows of
-    `sync_calls`. counted: those that were counted inside the script; samples show them once more, which adds their time
-    and what they copy, but no row."""
+    `sync_calls`. counted: rows of those that were counted inside the script; samples show them once more, which adds
+    what they copy, but no row."""
     copies = summary.sections["copy_lines"]
     texts = [f"{row.operation} ({row.host_memory or 'memory not known'})" for row in copies.itertuples()]
     copies = copies.assign(text=pd.Series(texts, index=copies.index, dtype=object))
     waited = copies[copies["is_waited"].astype(bool)]
     reads = {call["where"] for call in counted if call["call"].startswith(READS)}
     in_line = waited.groupby("where", sort=False)["text"].agg(lambda values: ", ".join(dict.fromkeys(values)))
-    times = summary.sections["sync_lines"].groupby("where")["time_ns"].sum()
-    per_line = Counter(call["where"] for call in counted)
     alone = Counter((call["where"], call["rank"]) for call in counted)
     rows = []
     for call in counted:
@@ -88,26 +112,32 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
         is_alone = alone[where, call["rank"]] == 1
         if is_alone and call["call"].startswith(READS) and where in in_line.index:
             call = call | {"call": f"{call['call']}: {in_line[where]}"}
-        is_known = is_alone and where in times.index
-        rows.append(call | {"time_ns": round(times[where] / num_steps / per_line[where]) if is_known else -1})
+        rows.append(call)
     is_counted = waited["where"].isin(reads | {""}) if reads else waited["where"].isin(reads)
     others = waited[~is_counted]
     named = [(f"{WAITED} {row.text}", row) for row in others.itertuples()]
     named += [(row.text, row) for row in copies.drop(waited.index).itertuples()]
     named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples()]
-    facts = [(call, row.where, row.function, row.count / num_steps, row.time_ns / num_steps) for call, row in named]
-    return rows + [
-        {"rank": 0, "where": where, "function": function, "call": call, "count": count, "time_ns": round(ns)}
-        for call, where, function, count, ns in facts
-    ]
+    for name, row in named:
+        time_ns = -1 if np.isnan(row.time_ns) else round(row.time_ns / num_steps)
+        place = {"rank": 0, "where": row.where, "function": row.function}
+        rows.append(place | {"call": name, "count": row.count / num_steps, "time_ns": time_ns})
+    return rows
 
 
-def read_clean_gaps(run: Path) -> CleanGaps | None:
-    """Read how long the GPUs wait in the captured steps of a run that have no samples; None without a capture. Raises
-    ExportError."""
+def read_clean_steps(run: Path) -> CleanSteps | None:
+    """Read the captured steps of a run that have no samples; None without a capture. Raises ExportError."""
     if not (run / CAPTURE).is_file():
         return None
     capture = read(run / CAPTURE, details=False)
+    return CleanSteps(capture, attribute(capture))
+
+
+def find_clean_gaps(run: Path, steps: CleanSteps | None) -> CleanGaps | None:
+    """Find how long the GPUs wait in the clean steps of a run; None without any, or if nothing ran."""
+    if steps is None:
+        return None
+    capture, attribution = steps
     gpus = {name: find_gpus(capture, getattr(capture, name)) for name in ("kernels", "graphs", "memops")}
     if not any(map(len, gpus.values())):
         return None
@@ -116,7 +146,6 @@ def read_clean_gaps(run: Path) -> CleanGaps | None:
     walls = [row["wall_ns"] for row in rows if row["phase"] == STEP and row.get("rank", 0) == 0]
     step_ns = median(walls) if walls else None
     scalars = {row["figure"]: row["value"] for row in timings.get("figures", ()) if row.get("rank", 0) == 0}
-    attribution = attribute(capture)
     links = link_modules(capture, attribution)
     linked = {
         kind: getattr(attribution, kind).assign(module=getattr(links, kind)["module"]) for kind in ("kernels", "memops")

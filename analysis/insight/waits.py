@@ -100,6 +100,7 @@ def find_waits(
     timelines = Timelines(capture, attribution, gpus, taxonomy)
     calls = Launches(capture, attribution)
     call_ns = clean.find_call_ns(capture, attribution) if clean is not None else 0.0
+    clean_calls = clean.calls if clean is not None else None
     parts, counts, waited, span = [], {}, 0, 0
     every_gpu = find_distinct(np.concatenate([*gpus.values()])).tolist()
     for index, number in enumerate(every_gpu):
@@ -147,8 +148,8 @@ def find_waits(
         "wait_parts": _sum_parts(pieces, places, counted),
         "wait_stacks": _sum_stacks(pieces, places),
         "sync_lines": _sum_syncs(syncs, sync_stack, pieces, places),
-        "copy_lines": find_copy_lines(capture, attribution, stacks, places),
-        "allocation_lines": find_allocation_lines(capture, attribution, stacks, places),
+        "copy_lines": find_copy_lines(capture, attribution, stacks, places, clean_calls),
+        "allocation_lines": find_allocation_lines(capture, attribution, stacks, places, clean_calls),
     }
     return Waits(sections, facts, causes)
 

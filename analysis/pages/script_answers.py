@@ -19,7 +19,7 @@ class ScriptAnswers(NamedTuple):
 
 def answer_script(rec: store.Recording) -> ScriptAnswers:
     """Answer what the pages of a script show. rec: with one run."""
-    noted = rec.waits, rec.sync_calls, rec.compile_notes
+    noted = rec.waits, rec.sync_calls, rec.wait_stacks, rec.compile_notes
     kernels, memops = read_whole(rec.kernels), read_whole(rec.memops)
     of_script = script_page.answer(rec.runs, rec.steps, kernels, memops, rec.figures, *noted)
     tables = {name: getattr(rec, name) for name in run_page.TABLES}

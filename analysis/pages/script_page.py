@@ -23,6 +23,7 @@ from profiler_job.analysis.pages.script_compiling import build_breaks_table
 from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.show.wait_stacks import TITLE, tabulate_stacks
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.messages import BATCHES, NEXT_BATCH, OVER_STEP
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
@@ -38,6 +39,7 @@ def answer(
     figures: pd.DataFrame,
     waits: pd.DataFrame,
     sync_calls: pd.DataFrame,
+    wait_stacks: pd.DataFrame,
     compile_notes: pd.DataFrame,
 ) -> Answer:
     """Of one run: its step by the clock of the GPU's events without a profiler, GPU time by phase and module, and what
@@ -65,7 +67,9 @@ def answer(
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
     scaled = scale_waits(waits, scalars, limit)
-    tables = [*_tables(frames), *_wait_tables(scaled, sync_calls), *build_memory_tables(scalars)]
+    facts["stacks"] = _scale_stacks(wait_stacks, waits, scaled)
+    waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"])]
+    tables = [*_tables(frames), *waited, *build_memory_tables(scalars)]
     tables.append(build_breaks_table(compile_notes))
     claims = [*_claims(frames, scalars, limit), _claim_waits(scaled)]
     return assemble(facts, claims, tables, [*_charts(frames), *build_memory_charts(scalars)])
@@ -272,12 +276,32 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code", absent="n/a"),
                 Column("call", "call"),
                 Column("count", "calls", "number"),
-                Column("time_ns", f"CPU in them{', with samples' * (name != 'batch_calls')}", "ms", absent="n/a"),
+                Column("time_ns", "CPU in them", "ms", absent="n/a"),
             ),
             rows.drop(columns="run_id").assign(time_ns=rows["time_ns"].where(rows["time_ns"] >= 0)),
         )
         for name, title, rows in parts
     ]
+
+
+def _scale_stacks(stacks: pd.DataFrame, waits: pd.DataFrame, scaled: pd.DataFrame) -> pd.DataFrame:
+    """Scale stacks as the lines were, from `waits` to `scaled`."""
+    factor = scaled["wait_ns"].sum() / waits["wait_ns"].sum() if len(waits) else 1.0
+    return stacks.assign(stack=stacks["stack"].astype(str), wait_ns=stacks["wait_ns"] * factor)
+
+
+def _stack_table(stacks: pd.DataFrame) -> Table:
+    return Table(
+        "stacks",
+        TITLE,
+        (
+            Column("depth", "depth", "count"),
+            Column("frame", "frame", "code"),
+            Column("wait_ns", "waits", "ms"),
+            Column("share", "of the sampled", "share"),
+        ),
+        tabulate_stacks(stacks),
+    )
 
 
 def _ranks_table(rows: pd.DataFrame) -> Table:

@@ -23,9 +23,9 @@ STATUS_NUMBER = re.compile(r"status_[a-z]+(_[a-z]+)*")
 """Columns of `runs` that only some failures have (`status_step`, bytes of an out of memory): numbers."""
 
 
-OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums", "waits")
+OF_CAPTURES = ("ranges", "kernels", "api", "memops", "nsys_sums", "waits", "wait_stacks")
 """Tables of what nsys recorded."""
-OF_SOURCES = ("waits", "sync_calls", "compile_notes")
+OF_SOURCES = ("waits", "sync_calls", "wait_stacks", "compile_notes")
 """Tables that name files and functions of a user's script, or quote what PyTorch says of them."""
 
 _NOT_SAID = {"tables", DIGEST, HASHED_NAMES}

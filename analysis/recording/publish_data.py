@@ -1,7 +1,7 @@
 """Puts a recording into site/data, after showing all that becomes public by it and looking for what must not."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from profiler_job.analysis.recording import allowed, ingest, store
 from profiler_job.analysis.recording.load_parts import load_recordings
 from profiler_job.analysis.recording.scan import HASHED_NAMES, Scanner
+from profiler_job.analysis.reference.python_libraries import is_library
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.integrity import clear, restore
 from profiler_job.jobs.contract.layout import MANIFEST
@@ -52,6 +53,7 @@ def _sources(recording: store.Recording) -> list[str]:
     """Return the lines of a user's script that are named, each once."""
     tables = [recording.waits, recording.sync_calls, notes := recording.compile_notes]
     named = [f"{where} {function}" for rows in tables for where, function in zip(rows["where"], rows["function"])]
+    named += _list_own_frames(recording.wait_stacks["stack"].astype(str))
     named = [*filter(str.strip, named), *(f"torch.compile: {reason}" for reason in notes["reason"])]
     if not named:
         return []
@@ -60,6 +62,14 @@ def _sources(recording: store.Recording) -> list[str]:
         "lines of the script that are named (--private leaves them out):",
         *sorted({f"  {name}" for name in named}),
     ]
+
+
+def _list_own_frames(stacks: Iterable[str]) -> Iterator[str]:
+    """Yield the frames of stacks that are of a user's files: file, line and function."""
+    for frame in {frame for stack in stacks for frame in stack.split(";")}:
+        function, is_frame, where = frame.removesuffix(")").rpartition(" (")
+        if is_frame and not is_library(where):
+            yield f"{where} {function}"
 
 
 def _logs(runs: pd.DataFrame) -> list[str]:

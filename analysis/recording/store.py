@@ -69,6 +69,7 @@ _SORT = {
     "figures": [],
     "waits": [],
     "sync_calls": [],
+    "wait_stacks": [],
     "compile_notes": [],
 }
 _ARROW = {
@@ -109,6 +110,7 @@ class Recording:
     figures: pd.DataFrame
     waits: pd.DataFrame
     sync_calls: pd.DataFrame
+    wait_stacks: pd.DataFrame
     compile_notes: pd.DataFrame
 
     @property

@@ -360,10 +360,16 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "time_ns",
             "int64",
-            "time of the CPU in them in a step, of all but __next__ with samples; -1 if not known",
+            "time of the CPU in them in a step: of __next__ without a profiler, of others in captured steps, with "
+            "samples in older recordings; -1 if not known",
             True,
             -1,
         ),
+    ),
+    "wait_stacks": (
+        _RUN_ID,
+        Column("stack", "category", "frames of a Python stack, outermost first, separated by semicolons"),
+        Column("wait_ns", "int64", "time in which the GPU waits in it, as in the table `waits`"),
     ),
     "compile_notes": (
         _RUN_ID,
@@ -388,7 +394,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
 }
 
-OPTIONAL_TABLES = ("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls", "compile_notes")
+OPTIONAL_TABLES = (
+    *("module_memory", "figures", "processes", "telemetry", "waits", "sync_calls", "wait_stacks", "compile_notes"),
+)
 """Tables that older recordings lack; they are loaded empty."""
 
 FAMILY = Column("family", "category", "kernel family, told from the name when a recording is loaded; not stored")

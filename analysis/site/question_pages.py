@@ -18,7 +18,9 @@ from profiler_job.analysis.pages.topics import ANATOMY, TOPICS
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
-from profiler_job.analysis.render.text import plain
+from profiler_job.analysis.render.text import file_name, plain
+from profiler_job.analysis.render.timeline import pack
+from profiler_job.analysis.show.wait_stacks import draw_stacks, format_stacks
 from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
 from profiler_job.analysis.site.home_page import write_home
 from profiler_job.analysis.site.page_context import (
@@ -169,6 +171,11 @@ def write_script_page(
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
     triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())
     more = {"compared": compared, "tuned": tuned, "screen": screen, "triable": ",".join(triable)}
+    if len(stacks := first.facts["stacks"]):
+        run_id = str(rec.runs["run_id"].iloc[0])
+        path = f"report/timelines/{file_name(run_id)}.waits.speedscope.json.gz"
+        site.write_asset(path, pack(format_stacks(stacks, run_id)))
+        more["stacks"] = {"drawn": draw_stacks(stacks), "path": path}
     site.write("index.md", "script_page.md", first, **more)
     return first
 

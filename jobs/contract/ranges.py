@@ -48,6 +48,11 @@ graph ends at a graph break (see `jobs.follow.graph_calls`):
         modules:call 0 broken
         modules:call 1
 
+And each call that makes the CPU wait for the GPU is followed by an empty range with the number of its line, on the
+thread that called (see `jobs.follow.host_waits`):
+
+    modules:sync 0
+
 It ends, too, with the CUDA graphs that the script captured itself: the ranges that were open while a graph was
 captured, with a range for each of its nodes that does something, in order (see `jobs.follow.script_graphs`).
 
@@ -95,6 +100,8 @@ GARBAGE_RANGE = f"{FOLLOWED}garbage collection"
 """Beginning of the range in which Python collects garbage."""
 SLEEP_RANGE = f"{FOLLOWED}sleep"
 """Range in which a script is in `time.sleep`, in steps with samples."""
+SYNC = f"{FOLLOWED}sync "
+"""Prefix of the empty range after a call that waits for the GPU: the number of its line."""
 SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
 """Matches that name: the rank, and the number of all of them where it is said."""
 

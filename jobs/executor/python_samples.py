@@ -129,13 +129,15 @@ def shorten_path(path: str, folder: Path) -> str:
 
 
 def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """List the calls of each rank that wait for the GPU: rank, where, function, call, count (per step)."""
+    """List the calls of each rank that wait for the GPU: rank, where, function, call, number (of its marks), count (per
+    step)."""
     return [
         {
             "rank": noted["rank"],
             "where": f"{shorten_path(call['file'], folder)}:{call['line']}",
             "function": call["function"],
             "call": call["call"],
+            "number": call["number"],
             "count": call["count"],
         }
         for noted in ranks

@@ -1,8 +1,10 @@
 """What makes the CPU wait in a step: calls that wait for the GPU, by line, batches of a DataLoader, pauses of Python's
 garbage collection, and other threads that run Python.
 
-PyTorch warns of such calls if asked to (`torch.cuda.set_sync_debug_mode`). It does not warn of `torch.cuda.synchronize`
-and `synchronize` of streams and events, so these are wrapped. Other warnings are shown as ever.
+PyTorch warns of such calls if asked to (`torch.cuda.set_sync_debug_mode`), once each, right after they have waited. It
+does not warn of `torch.cuda.synchronize` and `synchronize` of events, and does not name that of streams, so these are
+wrapped. Other warnings are shown as ever. Each call leaves a mark in the capture, by which its time is found in steps
+that nothing slows (see `jobs.contract.ranges`).
 
 Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
 """
@@ -39,8 +41,9 @@ READ_BY = {
 """Functions and methods that are named."""
 WARNED = "called a synchronizing CUDA operation"
 """Beginning of PyTorch's warning."""
-GARBAGE, SLEEP = "modules:garbage collection", "modules:sleep"
-"""Beginning of the name of a range in which garbage is collected, and name of one in which a script sleeps."""
+GARBAGE, SLEEP, SYNC = "modules:garbage collection", "modules:sleep", "modules:sync "
+"""Beginning of the name of a range in which garbage is collected, name of one in which a script sleeps, and beginning
+of the name of the empty range after a call that waits for the GPU."""
 
 
 class HostWaits:
@@ -48,7 +51,9 @@ class HostWaits:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan = plan
-        self.syncs, self.garbage = SyncCalls(), GarbageRanges(ranges.push, ranges.pop)
+        has_ranges = not (plan.events or plan.trace)
+        self.syncs = SyncCalls(lambda number: ranges.mark(f"{SYNC}{number}")) if has_ranges else SyncCalls()
+        self.garbage = GarbageRanges(ranges.push, ranges.pop)
         self.sleeps = SleepRanges(ranges.push, ranges.pop)
         self.batches = Batches()
         self.threads = OtherThreads()
@@ -104,10 +109,14 @@ class OtherThreads:
 
 
 class SyncCalls:
-    """The calls that wait for the GPU between `begin` and `end`: how many, by file, line, function and kind."""
+    """The calls that wait for the GPU between `begin` and `end`: how many, by file, line, function and kind. mark:
+    called after each with the number of what it is counted as."""
 
-    def __init__(self) -> None:
+    def __init__(self, mark: Callable[[int], Any] = lambda number: None) -> None:
+        self.mark = mark
         self.counts: Counter[tuple[str, int, str, str]] = Counter()
+        self.numbers: dict[tuple[str, int, str, str], int] = {}
+        self.is_named = False  # in a call that is counted under another name than PyTorch's warning
         self.names: dict[tuple[CodeType, int], str] = {}
         self.undo: list[Callable[[], Any]] = []
 
@@ -119,7 +128,7 @@ class SyncCalls:
 
         def show(message: Warning | str, *args: Any, **options: Any) -> Any:
             if str(message).startswith(WARNED):
-                return self.note(READS)
+                return None if self.is_named else self.note(READS)
             return shown(message, *args, **options)
 
         with warnings.catch_warnings():
@@ -137,9 +146,15 @@ class SyncCalls:
         called = holder.synchronize
 
         def synchronize(*args: Any, **options: Any) -> Any:
-            if not sys._getframe(1).f_code.co_filename.startswith(HERE):
-                self.note("synchronize")
-            return called(*args, **options)
+            if self.is_named or sys._getframe(1).f_code.co_filename.startswith(HERE):
+                return called(*args, **options)
+            self.is_named = True
+            try:
+                returned = called(*args, **options)
+            finally:
+                self.is_named = False
+            self.note("synchronize")
+            return returned
 
         holder.synchronize = synchronize
         self.undo.append(lambda: setattr(holder, "synchronize", called))
@@ -148,7 +163,9 @@ class SyncCalls:
         frame = find_own_frame(sys._getframe(1))
         if frame is not None:
             kind = self.name_read(frame) if kind == READS else kind
-            self.counts[frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, kind] += 1
+            call = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, kind
+            self.counts[call] += 1
+            self.mark(self.numbers.setdefault(call, len(self.numbers)))
 
     def name_read(self, frame: FrameType) -> str:
         key = frame.f_code, frame.f_lasti
@@ -162,10 +179,11 @@ class SyncCalls:
             self.undo.pop()()
 
     def list_calls(self, num_steps: int) -> list[dict[str, Any]]:
-        """List the calls, most first: file (whole path), line, function, call, count (per step)."""
+        """List the calls, most first: file (whole path), line, function, call, number, count (per step)."""
+        names = ("file", "line", "function", "call")
         return [
-            {"file": file, "line": line, "function": function, "call": kind, "count": count / num_steps}
-            for (file, line, function, kind), count in self.counts.most_common()
+            {**dict(zip(names, call)), "number": self.numbers[call], "count": count / num_steps}
+            for call, count in self.counts.most_common()
         ]
 
 

@@ -287,6 +287,11 @@ class ModuleRanges:
         finally:
             self.pop()
 
+    def mark(self, name: str) -> None:
+        """Leave an empty range."""
+        self.push(name)
+        self.pop()
+
 
 class ParameterRanges(TorchDispatchMode):
     """Ranges for the operations of an optimizer. An operation on tensors of one parameter has the range of its module,

@@ -1,7 +1,9 @@
 """What the GPU waits for in a measured script: from its results to the tables of a recording, its page, and what is
 published."""
 
+import gzip
 import json
+import re
 from types import SimpleNamespace
 
 import pandas as pd
@@ -22,10 +24,11 @@ from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.messages import NEXT_BATCH
 from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.ranges import FOLLOWED_STEP, STEP, SYNC
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit
 from tests.capture.nsys_files import Export
 from tests.insight.test_one_meaning import read_words
-from tests.page_words import read_page
+from tests.page_words import read_page, read_shown
 
 MS = 1_000_000
 RUN = "train"
@@ -105,10 +108,33 @@ def test_the_lines_are_tables_of_the_recording(recording):
     assert rows.loc["train.py:8", "wait_ns"] > 2 * rows.loc["train.py:15", "wait_ns"]
     assert recording.sync_calls[["where", "call", "count", "time_ns"]].values.tolist() == [
         ["train.py:16", "synchronize", 1.0, -1],
-        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, MS / 2],
-        ["train.py:8", "cudaFree", 0.5, MS / 2],
+        ["train.py:8", "memcpy Host-to-Device (pageable)", 0.5, -1],
+        ["train.py:8", "cudaFree", 0.5, -1],
         ["train.py:12", NEXT_BATCH, 1.0, 3 * MS],
     ]
+
+
+def test_copies_and_allocations_have_the_times_of_clean_steps(results):
+    """With samples they take ten times as long here."""
+    run = results / RUN
+    for name, us in (("profile", 60), ("samples", 600)):
+        (run / f"{name}.sqlite").unlink()
+        export = Export()
+        add_steps(export, 10)
+        for step in range(2):
+            at = 10 * step * MS + 3 * MS
+            for kind, call in enumerate(("cudaMemcpyAsync_v3020", "cudaMalloc_v3020")):
+                correlation = export.call(at, at + us * (kind + 1) * 1000, name=call)
+                if kind == 0:
+                    export.copy(at, at + us * 1000, correlation, host=1)
+                at += 2 * MS
+        for half in range(40):
+            export.sample(half * MS // 2, ("tokenize", "train.py", 8))
+        export.sqlite(run / f"{name}.sqlite")
+    rows = read_waits(run)["sync_calls"]
+    times = dict(zip(rows["call"], rows["time_ns"]))
+    assert times["memcpy Host-to-Device (pinned)"] == 60_000
+    assert times["cudaMalloc"] == 120_000
 
 
 def test_a_line_in_a_forward_has_the_module_of_the_clean_steps(results, tmp_path):
@@ -134,22 +160,45 @@ def test_a_line_in_a_forward_has_the_module_of_the_clean_steps(results, tmp_path
     assert "Net/h.*" in read_words(read_page(tmp_path / "index.md")).partition("Lines that make the GPU wait")[2]
 
 
-def make_sections(copies: list[tuple], syncs: list[tuple]) -> SimpleNamespace:
-    """copies: where, memory, whether the CPU waits, count; syncs: where, time."""
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_counted_calls_have_the_times_of_clean_steps_of_their_rank(tmp_path, with_samples):
+    """Without samples, too; they were n/a where calls are shorter than the time between two samples."""
+    clean = Export()
+    for rank, number in ((0, 5), (1, 2)):
+        for step in range(3):
+            begin, us = 10 * step * MS, (40, 60, 900)[step] * (rank + 1) * 1000
+            clean.span((STEP, STEP, FOLLOWED_STEP)[step], begin, begin + 8 * MS, process=rank + 1)
+            clean.launch(begin, start=begin + MS, end=begin + 2 * MS, process=rank + 1, device=rank)
+            clean.call(begin + MS, begin + MS + us, name="cudaStreamSynchronize_v3020", process=rank + 1)
+        clean.push(f"{SYNC}{number}", 24 * MS, 24 * MS + 500, process=rank + 1)
+    for rank in (0, 1):
+        clean.push(f"modules:rank {rank} of 2", rank, rank + 1, process=rank + 1)
+    clean.sqlite(tmp_path / "profile.sqlite")
+    if with_samples:
+        write_samples(tmp_path, 14)
+    (tmp_path / "timings.json").write_text(json.dumps({"steps": []}))
+    calls = [count_call("a.py:1", READS, 1.0, rank) | {"number": 5 - 3 * rank} for rank in (0, 1)]
+    calls.append(count_call("a.py:2", READS, 1.0) | {"number": 0})
+    (tmp_path / "host_waits.json").write_text(json.dumps({"syncs": calls}))
+    rows = read_waits(tmp_path)["sync_calls"]
+    assert rows["time_ns"].tolist()[:3] == [50_000, 100_000, -1] and "number" not in rows
+
+
+def make_sections(copies: list[tuple]) -> SimpleNamespace:
+    """copies: where, memory, whether the CPU waits, count."""
     copied = pd.DataFrame(copies, columns=["where", "host_memory", "is_waited", "count"])
     copied = copied.assign(function="f", operation="memcpy Device-to-Host", time_ns=MS)
-    waits = pd.DataFrame(syncs, columns=["where", "time_ns"])
     nothing = pd.DataFrame(columns=["where", "function", "call", "count", "time_ns"])
-    return SimpleNamespace(sections={"copy_lines": copied, "sync_lines": waits, "allocation_lines": nothing})
+    return SimpleNamespace(sections={"copy_lines": copied, "allocation_lines": nothing})
 
 
 def count_call(where: str, call: str, count: float, rank: int = 0) -> dict:
-    return {"rank": rank, "where": where, "function": "f", "call": call, "count": count}
+    return {"rank": rank, "where": where, "function": "f", "call": call, "count": count, "time_ns": 3 * MS}
 
 
 def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_samples():
     copies = [("a.py:1", "pinned", True, 4), ("", "pinned", True, 2), ("b.py:2", "pageable", True, 2)]
-    summary = make_sections([*copies, ("a.py:1", "pinned", False, 2)], [("a.py:1", 6 * MS), ("b.py:2", 1)])
+    summary = make_sections([*copies, ("a.py:1", "pinned", False, 2)])
     rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2))
     assert rows[["where", "call", "count", "time_ns"]].values.tolist() == [
         ["a.py:1", f"{READS} with item: memcpy Device-to-Host (pinned)", 3.0, 3 * MS],
@@ -158,13 +207,6 @@ def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_sa
     ]
     without = pd.DataFrame(list_calls([], summary, 2))
     assert without.set_index("where").loc["", "call"] == "waits for memcpy Device-to-Host (pinned)"
-
-
-def test_the_time_of_a_line_is_of_its_only_call_and_of_each_rank():
-    summary = make_sections([], [("a.py:1", 4 * MS), ("b.py:2", 4 * MS)])
-    calls = [count_call("a.py:1", READS, 1.0, rank) for rank in (0, 1)]
-    calls += [count_call("b.py:2", call, 1.0) for call in (READS, "synchronize")]
-    assert [row["time_ns"] for row in list_calls(calls, summary, 1)] == [2 * MS, 2 * MS, -1, -1]
 
 
 def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tmp_path):
@@ -289,6 +331,13 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations
+    assert "Open the stacks" in page
+    boxes = re.findall(r'<b title="([^:]+:\d+\)): ', read_shown(tmp_path, "index.md"))
+    assert boxes == ["tokenize (train.py:8)", "main (train.py:15)"]
+    assert answer.facts["stacks"]["wait_ns"].sum() == pytest.approx(answer.tables["waits"].rows["wait_ns"].sum())
+    (file,) = (tmp_path / "report" / "timelines").glob("train.waits.speedscope.json.gz")
+    frames = json.loads(gzip.decompress(file.read_bytes()))["shared"]["frames"]
+    assert {frame["name"] for frame in frames} == {*boxes}
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -317,7 +366,8 @@ def test_publishing_shows_the_lines_first_and_private_leaves_them_out(results, t
     assert ("train.py:8 tokenize" in done.output) == (not options)
     (folder,) = (tmp_path / "data").glob("*/mine")
     published = store.load(folder)
-    assert len(published.waits) == len(published.sync_calls) == 0 if options else len(published.waits) == 2
+    tables = published.waits, published.sync_calls, published.wait_stacks
+    assert [len(table) > 0 for table in tables] == [not options] * 3
     kept = b"".join(file.read_bytes() for file in folder.iterdir())
     assert (b"tokenize" in kept) == (not options)
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis import show as showing
+from profiler_job.analysis.answers.script_findings import format_in_tables
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.capture.nsys_export import read
@@ -19,6 +20,7 @@ from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.page import render_page
 from profiler_job.analysis.show.show_formats import as_markdown, as_text, section_as_csv
 from profiler_job.analysis.show.table_columns import fit_table
+from profiler_job.analysis.show.wait_stacks import MOST_DRAWN, draw_stacks, tabulate_stacks
 from profiler_job.jobs.contract.privacy import find_private
 from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
@@ -218,12 +220,24 @@ def test_every_form_shows_the_lines(tmp_path, capsys):
     assert said in " ".join(as_text(summary, 20, 120).split())
     assert "Lines that the GPU waits for" in as_markdown(summary, 20)
     page = render_page(summary)
-    assert said in page and 'class="icicle"' in page
+    assert said in page and 'class="stacks"' in page
     assert summary.as_json()["waits"][0]["where"] == "train.py:8"
     assert any(line.startswith("4.00 ms") for line in summary.as_json()["sentences"]["waits"])
     assert showing.show([path], "speedscope", 20, print, print) == 0
     speedscope = json.loads(capsys.readouterr().out)
     assert speedscope["profiles"][0]["endValue"] == 7 * MS
+
+
+def test_a_figure_of_stacks_draws_the_frames_with_most_time():
+    """Of 0.5% or more, and at most 200: a page has 300 KB."""
+    rows = [
+        (";".join(f"f{depth} (a.py:{10 * number + depth})" for depth in range(5)), 100 + number) for number in range(99)
+    ]
+    stacks = pd.DataFrame(rows, columns=["stack", "wait_ns"])
+    drawn = tabulate_stacks(stacks)
+    assert len(drawn) == draw_stacks(stacks).count('class="frame"') == MOST_DRAWN
+    assert set(drawn["wait_ns"]) == {*range(159, 199)} and drawn["depth"].tolist() == [*range(5)] * 40
+    assert set(tabulate_stacks(stacks.tail(3).assign(wait_ns=[1, 100, 300]))["wait_ns"]) == {100, 300}
 
 
 def test_a_terminal_of_120_columns_shows_what_to_do_and_no_column_that_says_nothing(tmp_path):
@@ -240,6 +254,18 @@ def test_a_line_is_not_broken_if_another_column_can_be_left_out():
     row |= {"cause": "launches", "ceiling_ns": 7_110_000, "phase": "optimizer 66%; no phase 31%"}
     (_, first, *_), dropped = fit_table("script_waits", pd.DataFrame([row]), 80)
     assert row["where"] in first and dropped == ["phase"]
+
+
+@pytest.mark.parametrize(("width", "num_tables"), [(80, 2), (300, 1)])
+def test_a_narrow_terminal_has_all_columns_in_a_second_table(width, num_tables):
+    """Phase and module were lost without a word."""
+    row = {"where": "mingpt/trainer.py:97", "function": "run", "wait_ns": 3_830_000, "share": 0.465}
+    row |= {"cause": "launches", "ceiling_ns": 7_110_000, "phase": "optimizer 66%; no phase 31%", "module": "GPT/h.*"}
+    lines = format_in_tables(pd.DataFrame([row, row | {"where": "a.py:1", "module": ""}]), width)
+    assert max(map(len, lines)) <= width and lines.count("") == num_tables
+    words = " ".join(" ".join(lines).split())
+    assert not [text for text in ("run", "optimizer 66%", "GPT/h.*", "7.11 ms") if text not in words]
+    assert len([line for line in lines if "mingpt/trainer.py:97" in line]) == num_tables
 
 
 def test_columns_that_name_nothing_are_in_no_form_for_people(tmp_path):

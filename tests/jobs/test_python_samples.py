@@ -229,30 +229,35 @@ def test_waits_for_the_lock_are_recorded_where_other_threads_work(other_ns, expe
 
 
 def test_calls_that_wait_are_noted_by_line_and_other_warnings_are_shown(monkeypatch):
-    """The warning of PyTorch comes from C++ at the line that waits, as `warnings.warn` does here."""
+    """The warning of PyTorch comes from C++ at the line that waits, as `warnings.warn` does here. A stream's
+    `synchronize` warns, too, and was counted twice. Each call leaves a mark when it has waited."""
     import warnings
 
     import torch
 
-    shown = []
+    shown, marks = [], []
     modes = ["default"]
     monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: shown.append(str(message)))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: marks.append("waited"))
+    monkeypatch.setattr(torch.cuda.Stream, "synchronize", lambda _: warnings.warn(host_waits.WARNED, stacklevel=1))
     before = warnings.filters[:]
-    syncs = host_waits.SyncCalls()
+    syncs = host_waits.SyncCalls(marks.append)
     syncs.begin()
     for _ in range(4):
         warnings.warn(host_waits.WARNED, stacklevel=1)
     warnings.warn("something else", stacklevel=1)
     torch.cuda.synchronize()
+    torch.cuda.Stream.synchronize(None)
     syncs.end()
+    assert marks == [0, 0, 0, 0, "waited", 1, 2]
     torch.cuda.synchronize()
-    assert [(Path(call["file"]).name, call["call"], call["count"]) for call in syncs.list_calls(2)] == [
-        ("test_python_samples.py", "reads a value or copies", 2.0),
-        ("test_python_samples.py", "synchronize", 0.5),
+    assert [(Path(call["file"]).name, call["call"], call["number"], call["count"]) for call in syncs.list_calls(2)] == [
+        ("test_python_samples.py", "reads a value or copies", 0, 2.0),
+        ("test_python_samples.py", "synchronize", 1, 0.5),
+        ("test_python_samples.py", "synchronize", 2, 0.5),
     ]
     assert {call["call"] for call in syncs.list_calls(2)} == {*COUNTED_CALLS}
     assert shown == ["something else"]

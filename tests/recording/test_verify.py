@@ -103,6 +103,7 @@ WITHOUT_ROWS = {
     "processes",
     "sync_calls",
     "telemetry",
+    "wait_stacks",
     "waits",
 }
 """Tables that have no rows in the small recording of these tests, and so no file."""
