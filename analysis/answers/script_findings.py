@@ -6,8 +6,11 @@ python -m profiler_job.analysis.answers.script_findings RECORDING
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.first_advice import NOTHING
+from profiler_job.analysis.insight.module_times import describe_modules
 from profiler_job.analysis.insight.section_columns import ADVICE_TITLE
 from profiler_job.analysis.pages.script_answers import ScriptAnswers, answer_script
 from profiler_job.analysis.recording import store
@@ -16,13 +19,14 @@ from profiler_job.analysis.show.show_formats import TITLES
 from profiler_job.analysis.show.table_columns import fit_table
 from profiler_job.jobs.contract.printable import make_printable
 
-MOST_ROWS = 5
+MOST_ROWS, MOST_MODULES = 5, 10
 COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phase", "module"]
 """Of the lines that the GPU waits for; what they are in and what to do is in the sentences."""
 
 
 def format_findings(answers: ScriptAnswers, width: int) -> str:
-    """Format what limits a step, what to change first, and the lines that the GPU waits for, in so many columns."""
+    """Format what limits a step, what to change first, the lines that the GPU waits for, and the modules that take
+    most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
     advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
@@ -33,7 +37,18 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
         table, _ = fit_table("script_waits", rows[COLUMNS].head(MOST_ROWS), width)
         said = [text for line in of_script["waits"] for text in wrap_text(make_printable(line), width, "  ")]
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said, "", *table]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_format_modules(answers.modules, width)])
+
+
+def _format_modules(modules: pd.DataFrame, width: int) -> list[str]:
+    """Format the modules that take most, as `show` does; nothing if none is known."""
+    if not len(modules):
+        return []
+    table, _ = fit_table("modules", modules.head(MOST_MODULES), width)
+    more = len(modules) - MOST_MODULES
+    left_out = [f"  ... and {more} more (the page lists all, and `show` of the capture)"] * (more > 0)
+    notes = [text for line in describe_modules(modules) for text in wrap_text(f"{line}.", width, "  ")]
+    return ["", TITLES["modules"], *table, *left_out, *notes]
 
 
 def main(recording: Path) -> int:
