@@ -82,13 +82,20 @@ def list_modules(totals: pd.DataFrame) -> pd.DataFrame:
 def describe_modules(table: pd.DataFrame) -> list[str]:
     """Describe the section `modules` in sentences, without their full stops: which module takes most, and how to read
     the table."""
+    counted = "Each kernel counts once, in its innermost module"
+    return [*describe_largest(table), counted, "What no module launched has a name in brackets"]
+
+
+def describe_largest(table: pd.DataFrame) -> list[str]:
+    """Describe which module takes most, of the section `modules`; nothing if none is known."""
     listed = table[~table["name"].str.startswith("(")]
-    lines = []
-    if len(listed):
-        most = listed.iloc[0]
-        family, share = FAMILIES[most["family"]].label, format_cell("share", most["share"])
-        lines = [f"{make_printable(most['name'])} takes most, {share} of the kernel time; most of that is {family}"]
-    return [*lines, "Each kernel counts once, in its innermost module; what no module launched has a name in brackets"]
+    if not len(listed):
+        return []
+    most = listed.iloc[0]
+    inside = table["name"].str.startswith(f"{most['name']}/").any()
+    name = f"{make_printable(most['name'])}{' itself, without the modules inside it,' * bool(inside)}"
+    family, share = FAMILIES[most["family"]].label, format_cell("share", most["share"])
+    return [f"{name} takes most, {share} of the kernel time; most of that is {family}"]
 
 
 def find_missing(capture: Capture, attribution: Attribution) -> dict[str, str]:
