@@ -10,22 +10,28 @@ import pandas as pd
 
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.first_advice import NOTHING
+from profiler_job.analysis.insight.module_times import describe_modules
 from profiler_job.analysis.insight.section_columns import ADVICE_TITLE
 from profiler_job.analysis.pages.script_answers import ScriptAnswers, answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference.columns import format_heading
+from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.terminal_text import measure_terminal, wrap_text
 from profiler_job.analysis.show.show_formats import TITLES
 from profiler_job.analysis.show.table_columns import LINE, fit_table
 from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.ranges import PASSES
+from profiler_job.jobs.contract.words import inflect
 
-MOST_ROWS = 5
+MOST_ROWS, MOST_MODULES = 5, 10
 COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phase", "module"]
 """Of the lines that the GPU waits for; what they are in and what to do is in the sentences."""
 
 
 def format_findings(answers: ScriptAnswers, width: int) -> str:
-    """Format what limits a step, what to change first, and the lines that the GPU waits for, in so many columns."""
+    """Format what limits a step, what to change first, the lines that the GPU waits for, and the modules that take
+    most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
     advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
@@ -36,7 +42,34 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
         said = [text for line in of_script["waits"] for text in wrap_text(make_printable(line), width, "  ")]
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said]
         lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_format_modules(answers.modules, width), *_format_compiling(answers.of_script, width)])
+
+
+def _format_modules(modules: pd.DataFrame, width: int) -> list[str]:
+    """Format the modules that take most, as `show` does; nothing if none is known."""
+    if not len(modules):
+        return []
+    table, _ = fit_table("modules", modules.head(MOST_MODULES), width)
+    more = len(modules) - MOST_MODULES
+    left_out = [f"  ... and {more} more (the page lists all, and `show` of the capture)"] * (more > 0)
+    notes = [text for line in describe_modules(modules) for text in wrap_text(f"{line}.", width, "  ")]
+    return ["", TITLES["modules"], *table, *left_out, *notes]
+
+
+def _format_compiling(of_script: Answer, width: int) -> list[str]:
+    """Format what torch.compile did, and what each line costs at which graphs break; nothing if it compiled nothing."""
+    said = [*of_script.facts["compiling"]]
+    for row in of_script.tables["graph_breaks"].rows.to_dict("records"):
+        num = row["forward_breaks"]
+        costs = [f"{num:.3g} {inflect(num, 'time')} a step"] * (num > 0)
+        idle = {phase: row[f"{phase}_idle_ns"] for phase in PASSES}
+        costs += [f"GPU idle for {format_time(ns)} in {phase}" for phase, ns in idle.items() if ns >= 0]
+        costs += [f"{row['kernels']:.3g} {inflect(row['kernels'], 'kernel')} in no graph"] * (row["kernels"] >= 0)
+        cost = ", ".join(costs) or "what it costs is not known"
+        place = f"at {row['where']}" if row["where"] else f"at a line that is not known ({row['reason']})"
+        said.append(f"Graph break {place}: {cost}.")
+    wrapped = [text for line in said for text in wrap_text(make_printable(line), width, "  ")]
+    return ["", "torch.compile", *wrapped] if said else []
 
 
 def format_in_tables(rows: pd.DataFrame, width: int) -> list[str]:

@@ -4,8 +4,10 @@ in which the GPU is idle there, in forward and in backward.
 Where torch.compile breaks a graph, Python runs between two graphs. In a followed step the call of a graph is a range
 with its number, which says whether the graph ends at a break: then the break is after it in forward, and before it in
 backward, which runs the graphs in reverse. Between two graphs that are run by one call of a compiled module is a break,
-too: Dynamo has left what is around them to Python. In captures without such ranges kernels are linked to graphs (see
-`compiled_graphs`), in forward only. A measured step that launches the same kernels has its breaks at the same places.
+too: Dynamo has left what is around them to Python. So is between its last graph and what Python runs until its end, as
+after the last break of a loop; backward begins with that. In captures without such ranges kernels are linked to graphs
+(see `compiled_graphs`), in forward only. A measured step that launches the same kernels has its breaks at the same
+places.
 """
 
 import itertools
@@ -38,8 +40,8 @@ class Break(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """A break in a followed step. last, first: places of the last kernel of one graph and of the first of the next.
-    launches: places of the kernels between that are of the break."""
+    """A break in a followed step. last, first: places of the last kernel of one graph and of the first of the next, or
+    of what Python runs in place of one of them. launches: places of the kernels that are of the break."""
 
     region: str
     graph: int
@@ -113,25 +115,49 @@ def _find_gaps(
 
 
 def _find_between_calls(sequence: pd.DataFrame, ranges: pd.DataFrame, unknown: set[str]) -> list[_Gap]:
-    """Find the breaks between the calls of two graphs of one pass. What adds to gradients between two nodes of autograd
-    is of no break."""
+    """Find the breaks between the calls of two graphs of one pass, and those at the end of a compiled module. What adds
+    to gradients between two nodes of autograd is of no break."""
     is_backward = sequence["phase"].iloc[0] == vocabulary.BACKWARD
-    columns = ("call", "graph", "ends_at_break", "module", _PASS)
-    call, number, ends, module, of_pass = (sequence[name].to_numpy() for name in columns)
-    gaps = []
-    for before, after in itertools.pairwise(rows for rows in _split(sequence["call"]) if call[rows[0]] >= 0):
+    call, number, ends = (sequence[name].to_numpy() for name in ("call", "graph", "ends_at_break"))
+    module = sequence["module"].astype(str).tolist()
+    region = list(map(compiled_graphs.find_outermost, module))
+    owner = list(zip(region, sequence[_PASS]))
+    gaps: list[_Gap] = []
+
+    def add(ended: int, last: int, first: int, launches: range) -> None:
+        own = [row for row in launches if module[row] != vocabulary.ACCUMULATION]
+        gaps.append(_Gap(region[ended], int(number[ended]) if ends[ended] else -1, last, first, own))
+
+    def is_of(of_module: tuple[str, float], row: int) -> bool:
+        return owner[row] == of_module or module[row] == vocabulary.ACCUMULATION
+
+    calls = [rows for rows in _split(sequence["call"]) if call[rows[0]] >= 0 and region[rows[0]]]
+    for before, after in itertools.pairwise(calls):
         last, first = int(before[-1]), int(after[0])
-        region, other = (compiled_graphs.find_outermost(str(module[row])) for row in (last, first))
-        if not region or region != other or of_pass[last] != of_pass[first]:
-            continue
         ended = first if is_backward else last
-        if not ends[ended]:
-            is_inside = region in unknown if is_backward else _has_one_caller(ranges, call[last], call[first])
-            if not is_inside:
-                continue
-        launches = [row for row in range(last + 1, first) if module[row] != vocabulary.ACCUMULATION]
-        gaps.append(_Gap(region, int(number[ended]) if ends[ended] else -1, last, first, launches))
+        if owner[last] != owner[first]:
+            continue
+        if ends[ended] or (
+            region[last] in unknown if is_backward else _has_one_caller(ranges, call[last], call[first])
+        ):
+            add(ended, last, first, range(last + 1, first))
+    known = unknown | {gap.region for gap in gaps if gap.graph < 0}
+    for _, of_module in itertools.groupby(calls, key=lambda rows: owner[rows[0]]):
+        each = list(of_module)
+        edge, step = (int(each[0][0]), -1) if is_backward else (int(each[-1][-1]), 1)
+        end = edge
+        while 0 <= (at := end + step) < len(call) and call[at] < 0 and is_of(owner[edge], at):
+            end = at
+        rows = range(end, edge) if is_backward else range(edge + 1, end + 1)
+        is_left = region[edge] in known or (not is_backward and any(_is_inside(module[row]) for row in rows))
+        if (rows and (ends[edge] or is_left)) or (ends[edge] and not is_backward):
+            add(edge, min(edge, end), max(edge, end), rows)
     return gaps
+
+
+def _is_inside(module: str) -> bool:
+    """Return whether a path is of a module that Python calls inside a compiled one."""
+    return compiled_graphs.find_region(module) != compiled_graphs.find_outermost(module)
 
 
 def _has_one_caller(ranges: pd.DataFrame, *calls: int) -> bool:

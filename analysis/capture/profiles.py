@@ -4,6 +4,8 @@ from pathlib import Path
 
 from profiler_job.analysis.capture.capture_cache import FOLDER
 from profiler_job.analysis.capture.trace_files import is_trace
+from profiler_job.jobs.contract.layout import RECORD, list_captures
+from profiler_job.jobs.contract.outputs import is_profiled_script
 
 REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
 
@@ -23,6 +25,16 @@ def find_profiles(path: Path) -> list[Path]:
     replaced |= {path for stem, path in exports.items() if stem in reports and reports[stem] not in replaced}
     known = {*exports.values(), *reports.values()} - replaced
     return [entry for entry in entries if entry in known or _is_other_profile(entry)]
+
+
+def open_results(path: Path) -> list[Path]:
+    """List the captures of the one run whose results a folder holds, of a script that `profile` measured or of a run of
+    a sweep; a path that is no such folder as it is."""
+    if not path.is_dir():
+        return [path]
+    run = path / path.resolve().name if is_profiled_script(path) else path
+    captures = list_captures(run) if (run / RECORD).is_file() else []
+    return captures if captures and captures[0].is_file() else [path]
 
 
 def _is_other_profile(entry: Path) -> bool:

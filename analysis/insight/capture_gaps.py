@@ -25,8 +25,12 @@ def list_problems(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return pd.DataFrame(list(problems.items()), columns=list(SECTIONS["problems"]))
 
 
-def list_missing(capture: Capture, attribution: Attribution, chosen: Mapping[str, str]) -> pd.DataFrame:
-    missing = dict(capture.missing)
+def list_missing(
+    capture: Capture, attribution: Attribution, chosen: Mapping[str, str], further: dict[str, str]
+) -> pd.DataFrame:
+    """List what a capture lacks, and what cannot be said for it. chosen: phases of ranges that the user names. further:
+    of the same form."""
+    missing = capture.missing | further
     if len(capture.kernels) and len(capture.api):
         lost = int((attribution.kernels["api"] == NO_CALL).sum())
         if lost:

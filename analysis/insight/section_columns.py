@@ -71,6 +71,16 @@ SECTIONS: dict[str, dict[str, str]] = {
         "phase_share": "part whose phase is known by time, from ranges of other threads",
         "inferred_share": "part whose phase is inferred from kernels and threads, without a range",
     },
+    "modules": {
+        "name": "path of a module; modules in a list count as one; in brackets: kernels that no module launched",
+        "total_ns": "kernel time of one step, without the modules inside; a fused kernel's is divided among several",
+        "share": "part of the kernel time of a step",
+        "forward_ns": "of it in forward",
+        "backward_ns": "of it in backward",
+        "optimizer_ns": "of it in the optimizer",
+        "other_ns": "of it in other phases, and in none",
+        "family": "kernel family with most of it",
+    },
     "api": {
         "name": "CUDA runtime or driver function, without the version of its entry point",
         "calls": "calls",

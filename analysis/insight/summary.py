@@ -29,6 +29,7 @@ from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.communication import measure
 from profiler_job.analysis.insight.insight import form_sentences
 from profiler_job.analysis.insight.matmul_sizes import summarise_matmuls
+from profiler_job.analysis.insight.module_times import find_missing, link_followed, summarise_modules
 from profiler_job.analysis.insight.phase_times import summarise_phases
 from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
@@ -67,7 +68,7 @@ def select_part(
     skips_startup: bool = False,
 ) -> CapturePart:
     """Select a part of a capture, with the arguments of `summarise`. Raises ExportError."""
-    attribution = attribution or infer_phases(capture, attribute(capture, chosen))
+    attribution = link_followed(capture, attribution or infer_phases(capture, attribute(capture, chosen)))
     zero = find_first_event(capture)
     is_free = skips_startup and selection.between is None and selection.range is None
     startup = find_startup_end(capture, attribution) if is_free else None
@@ -133,6 +134,8 @@ def summarise_part(
     sections |= {"communication": exchanged.of_gpus}
     sections |= {name: getattr(exchanged, name) for name in ("collectives", "messages", "late_kernels")}
     sections["families"] = _summarise_families(sections["kernels"])
+    families = dict(zip(sections["kernels"]["name"], sections["kernels"]["family"]))
+    sections["modules"] = summarise_modules(capture, attribution, families)
     sections["findings"] = findings.find_findings(capture, attribution, sections["gpus"], taxonomy)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
@@ -145,7 +148,7 @@ def summarise_part(
     for name in ("verdict", "verdict_phases"):
         sections[name] = add_causes(sections[name], waits.causes)
     sections["problems"] = list_problems(capture, attribution)
-    sections["missing"] = list_missing(capture, attribution, chosen or {})
+    sections["missing"] = list_missing(capture, attribution, chosen or {}, find_missing(*part.entire))
     facts = _collect_facts(capture, attribution, selection, sections, exchanged, part.zero) | waits.facts
     capabilities = {
         str(gpu.get("name")): (int(gpu["compute_major"]), int(gpu.get("compute_minor") or 0))

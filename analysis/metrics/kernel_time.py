@@ -148,6 +148,14 @@ def count_gemms(kernels: pd.DataFrame, is_main_gemm: Any) -> pd.DataFrame:
     return counts.astype({"run_id": str, "phase": str})
 
 
+def sum_alone(totals: pd.DataFrame) -> pd.DataFrame:
+    """Kernel time of each module without what is inside it, so that all rows sum to the kernel time: `totals` with a
+    fused kernel's time in the rows of its modules, and a name for what is outside every module (`OUTSIDE`)."""
+    rows = divide_fused(totals, ["time_ns"])
+    top = rows["phase"].map({ranges.LOSS: ranges.LOSS_MODULE}).fillna(OUTSIDE)
+    return rows.assign(module=rows["module"].where(rows["module"] != "", top))
+
+
 def sum_by_module(totals: pd.DataFrame) -> pd.DataFrame:
     """Kernel time of each module, what is inside it included, by phase: run_id, module, depth (0 outermost), {phase}_ns
     for each phase, other_ns (outside phases), total_ns, step_share, ratio (backward over forward; NaN where forward has

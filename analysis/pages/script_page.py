@@ -11,6 +11,7 @@ from profiler_job.analysis.capture.math_paths import sum_math_paths
 from profiler_job.analysis.insight import run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
+from profiler_job.analysis.insight.module_times import describe_largest, list_modules
 from profiler_job.analysis.insight.recorded_compiling import describe_compiling
 from profiler_job.analysis.insight.wait_causes import name_causes
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits, select_scalars
@@ -61,6 +62,7 @@ def answer(
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
+        "largest_module": describe_largest(list_modules(kernel_time.kernel_totals(kernels))),
         "has_fused": bool(frames.tree["is_fused"].any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),

@@ -28,7 +28,7 @@ keys (of the result of `tune` in a folder: `analysis.show.tuned_forms`):
   same for all GPUs of a capture (its `events_ns`). A moment counts for the first of kernels, graphs, communication and
   copies that runs then, or for the reason why nothing does. `verdict_phases`: the same by phase, with the sums of
   `verdict`
-- `kernels`, `families`, `ranges`, `phases`, `api`, `matmuls`, `syncs`, `memops`, `gpus`, `communication`,
+- `kernels`, `families`, `ranges`, `phases`, `modules`, `api`, `matmuls`, `syncs`, `memops`, `gpus`, `communication`,
   `collectives`, `messages`, `waits`, `wait_parts`, `wait_stacks`, `sync_lines`, `copy_lines`, `allocation_lines`,
   `findings`, `advice`, `problems`, `missing`: arrays of objects, whose keys are the columns of
   `analysis.insight.section_columns.SECTIONS`, largest first
@@ -49,7 +49,7 @@ from typing import get_args
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import ALL, Selection, ShowFormat
 from profiler_job.analysis.capture.phase_names import parse_phases
-from profiler_job.analysis.capture.profiles import find_profiles
+from profiler_job.analysis.capture.profiles import find_profiles, open_results
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.render.escaped_text import escape_csv_cell
@@ -81,13 +81,13 @@ def show(
 ) -> int:
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
-    profiles: files, parquetdirs, or folders that hold some; the profiles of a folder are printed as a table with a row
-    each, unless sections are chosen. form: one of FORMATS. top: rows of a section in text and md, 0 for all. rules:
-    TOML file with rules of further kernel families. phases: ranges that mark phases, as PHASE=RANGE. selection: the
-    part of a capture to summarise. html: write pages there instead, see `write_pages`, and with `force` in place of
-    anything. is_whole: with start-up, which is left out otherwise; tables of folders
-    have it. caches: whether results are kept next to the profiles. Returns the exit code: 0, or the code of the error
-    if a profile, the rules or the phases could not be read.
+    profiles: files, parquetdirs, folders that hold some, or the results of one run; the profiles of a folder are
+    printed as a table with a row each, unless sections are chosen. form: one of FORMATS. top: rows of a section in
+    text and md, 0 for all. rules: TOML file with rules of further kernel families. phases: ranges that mark phases,
+    as PHASE=RANGE. selection: the part of a capture to summarise. html: write pages there instead, see
+    `write_pages`, and with `force` in place of anything. is_whole: with start-up, which is left out otherwise;
+    tables of folders have it. caches: whether results are kept next to the profiles. Returns the exit code: 0, or the
+    code of the error if a profile, the rules or the phases could not be read.
     """
     try:
         chosen = parse_phases(phases)
@@ -104,6 +104,7 @@ def show(
     tuned = [path for path in profiles if is_tuned(path) or path.name == TUNE]
     if tuned:
         return _show_tuned(profiles, tuned, form, top, out, err, html, force)
+    profiles = [capture for path in profiles for capture in open_results(path)]
     inside = {path: find_profiles(path) for path in profiles}
     captures = [profile for path in profiles for profile in inside[path] or [path]]
     has_folder = any(inside.values())

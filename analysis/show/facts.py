@@ -5,6 +5,7 @@ from typing import Any
 
 from profiler_job.analysis.capture.capture_data import NOT_USED
 from profiler_job.analysis.capture.phase_names import guess_phase, holds_forward_and_backward
+from profiler_job.analysis.insight.module_times import describe_modules
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.wait_lines import describe_sampled
@@ -46,6 +47,8 @@ def format_note(summary: Summary, section: str) -> str:
     if section == "ranges" and other_threads >= LEAST_SAID:
         what = "A range has what its own thread launched"
         notes.append(f"{what}. A phase has more: what autograd launched for it from other threads")
+    if section == "modules":
+        notes += describe_modules(summary.sections["modules"])
     if section == "waits" and summary.capture["num_samples"]:
         notes.append(f"Times are sums over {describe_sampled(summary.capture)}")
     processes = len(summary.capture["processes"])

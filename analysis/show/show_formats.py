@@ -23,6 +23,7 @@ TITLES = {
     "copy_lines": "Copies from and to the host, by line",
     "allocation_lines": "Allocations of GPU memory, by line",
     "phases": "Phases",
+    "modules": "Modules: kernel time of one step",
     "families": "Kernel families",
     "kernels": "Kernels",
     "matmuls": "Matmuls by recorded sizes",

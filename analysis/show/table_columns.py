@@ -18,6 +18,7 @@ DROPPED = {
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),
+    "modules": ("other_ns", "family", "optimizer_ns"),
     "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
     "verdict": (
         _PARTS := (
@@ -102,7 +103,7 @@ def _measure_name_room(width: int) -> int:
 
 
 def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int) -> list[str]:
-    """Take columns out of `cells` until names and sentences have room; return the removed ones in their order."""
+    """Take columns out of `cells` until names and sentences have room; return those that had values, in their order."""
     natural = {column: _measure_natural(column, values) for column, values in cells.items()}
     most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _measure_name_room(width))
     wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
@@ -111,8 +112,7 @@ def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int
         if sum(wanted[name] for name in cells) + _GAP * (len(cells) - 1) <= width:
             break
         if column in cells:
-            del cells[column]
-            left_out.append(column)
+            left_out += [column] * bool({*cells.pop(column)} - _NOTHING)
     return [column for column in natural if column in left_out]
 
 

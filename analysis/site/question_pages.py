@@ -166,7 +166,7 @@ def write_script_page(
     tuned: Sequence[Mapping[str, str]] = (),
 ) -> Answer:
     """Write the first page of the report on a script, and return its answer."""
-    first, of_run = answer_script(rec)
+    first, of_run, _ = answer_script(rec)
     screen = of_run.facts["screen"]
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
     triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())

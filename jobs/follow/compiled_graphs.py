@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .broken_graphs import LeftFrames, is_break, list_breaks
 from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
 from .graph_calls import GraphCalls
 from .module_ranges import COMPILED, LOSS
@@ -43,8 +44,6 @@ keep more of what they were made from, so that its kernels have other names."""
 GRAPH_CACHES = {"fx_graph_cache": False, "fx_graph_remote_cache": False}
 AUTOGRAD_CACHES = {"enable_autograd_cache": False, "enable_remote_autograd_cache": False}
 """Settings of Inductor and of AOTAutograd while a graph is compiled: no cache of graphs."""
-EXPLANATION = "Explanation: "
-"""Before what PyTorch says of a reason for which a graph breaks."""
 SMALLEST_SHARE = 1
 """Percent of the bytes of a launch: modules with less are left out, so that no more than 100 are named."""
 
@@ -90,6 +89,7 @@ class CompiledGraphs:
         self.backward = CompiledBackward(self.lower_level)
         self.calls = GraphCalls()
         self.reasons: dict[str, Any] = {}  # why Dynamo ended its last graph of a frame, by the frame's id
+        self.left = LeftFrames(self.noting_errors)
         self.ends: dict[int, Any] = {}  # why graphs ended, by their numbers, forward and backward
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
@@ -128,6 +128,8 @@ class CompiledGraphs:
 
             wrap(compile_fx, "_compile_fx_inner", self.name_calls)
             wrap(compile_fx, "_compile_fx_inner", partial(call_within, config, GRAPH_CACHES))
+        with self.noting_errors("functions left to Python"):
+            self.left.begin()
         with self.noting_errors("calls of graphs"):
             self.calls.begin()
         with self.noting_errors("skip_code"):
@@ -200,6 +202,7 @@ class CompiledGraphs:
         self.graphs.clear()
         self.ends.clear()
         self.reasons.clear()
+        self.left.breaks.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:
@@ -218,7 +221,7 @@ class CompiledGraphs:
 
                 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
-                breaks = list_breaks(graph_break_reasons, counters["graph_break"], self.ends)
+                breaks = list_breaks(graph_break_reasons, self.left.breaks, counters["graph_break"], self.ends)
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_errors": self.errors,
@@ -277,51 +280,11 @@ def call_within(
         return called(*args, **options)
 
 
-def list_breaks(reasons: Iterable[Any], counted: Iterable[Any], ends: Mapping[int, Any]) -> list[dict[str, Any]]:
-    """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function, and the
-    numbers of the graphs that end there. reasons: what ended Dynamo's graphs; again if it began anew. counted: texts of
-    reasons, some of which ended no graph, as where Dynamo leaves a whole function to Python. ends: why graphs ended, by
-    their numbers."""
-    breaks: list[dict[str, Any]] = []
-    for reason in reasons:
-        if (described := describe_break(reason)) not in breaks:
-            breaks.append(described)
-    known = {each["reason"] for each in breaks}
-    for text in dict.fromkeys(shorten_reason(str(each)) for each in counted):
-        if text not in known:
-            breaks.append({"reason": text, "file": "", "line": 0, "function": ""})
-    ended = {number: describe_break(reason) for number, reason in ends.items() if is_break(reason)}
-    return [each | {"graphs": [number for number, at in ended.items() if at == each]} for each in breaks]
-
-
-def is_break(reason: Any) -> bool:
-    """Return whether a graph broke for what Dynamo says of its end."""
-    return bool(getattr(reason, "graph_break", False))
-
-
-def describe_break(reason: Any) -> dict[str, Any]:
-    """Describe why and where Dynamo ended a graph: reason, file (whole path; "" if not known), line, function."""
-    place = {"file": "", "line": 0, "function": ""}
-    if reason.user_stack:
-        last = reason.user_stack[-1]
-        place = {"file": last.filename, "line": last.lineno, "function": last.name}
-    return {"reason": shorten_reason(str(reason.reason)), **place}
-
-
 def read_frame() -> str:
     """Read Dynamo's id of the frame that is compiled now, forward or backward, and of how often it was: `1/0`."""
     from torch._guards import CompileContext
 
     return str(CompileContext.current_compile_id())
-
-
-def shorten_reason(reason: str) -> str:
-    """Shorten a reason to what it is called and its explanation."""
-    name, *lines = reason.splitlines() or [""]
-    explained = [line.partition(EXPLANATION)[2] for line in lines if EXPLANATION in line]
-    if name.startswith("generic_jump"):
-        return f"Python branches on a value that the graph computes ({name})"
-    return f"{name}: {explained[0]}" if explained else name
 
 
 def leave_alone() -> None:

@@ -115,8 +115,9 @@ BREAKS = {
 
 def make_called(tmp_path, calls, num_passes=1, region="GPT (compiled)"):
     """A measured and a followed step, both with passes of forward and backward. calls: of forward: PATH NUMBER and
-    whether the graph ends at a break, or an eager kernel; backward has them in reverse, with the next numbers, and what
-    adds to gradients before its last. Each kernel is 20 ns long, 30 after the one before."""
+    whether the graph ends at a break, or an eager kernel (with a path, of a module that Python calls); backward has
+    them in reverse, with the next numbers, and what adds to gradients before its last. Each kernel is 20 ns long, 30
+    after the one before."""
     export, at = Export(), 0
     for prefix in ("", FOLLOWED):
         begin = at
@@ -132,10 +133,13 @@ def make_called(tmp_path, calls, num_passes=1, region="GPT (compiled)"):
                         name = " ".join([f"{CALL}{int(number) + 2}", *broken])
                         export.push(f"{BACKWARD}{region}{path.removeprefix('forward')}", at + 2, at + 28, thread=2)
                         export.push(name, at + 4, at + 26, thread=2)
-                    elif prefix and call:
-                        export.push(f"{CALL}{call[0]}", at + 6, at + 26)
+                    elif prefix and phase == "forward":
+                        if call:
+                            export.push(f"{CALL}{call[0]}", at + 6, at + 26)
                         if "/" in path:
                             export.push(path.partition("/")[2], at + 4, at + 28)
+                    elif prefix and "/" in path:
+                        export.push(f"{BACKWARD}{region}{path.removeprefix('forward')}", at + 2, at + 28, thread=2)
                     elif prefix and called == "add":
                         export.push(f"{BACKWARD}(gradient accumulation)", at + 2, at + 28, thread=2)
                     at += 50
@@ -160,6 +164,34 @@ def test_calls_of_graphs_say_where_breaks_are_in_both_passes(tmp_path, kind, num
     assert find_breaks(capture, attribute(capture)) == [
         *[Break(PROCESS, 0, "forward", "GPT (compiled)", forward, 1, 60)] * num_passes,
         *[Break(PROCESS, 0, "backward", "GPT (compiled)", backward, 1, 90)] * num_passes,
+    ]
+
+
+def test_the_last_break_of_a_loop_has_what_python_runs_after_it(tmp_path):
+    calls = ["forward/blocks.0 0", "print", "forward/blocks.1 1", "forward/norm", "forward/head"]
+    capture = make_called(tmp_path, calls)
+    region = "GPT (compiled)"
+    assert find_breaks(capture, attribute(capture)) == [
+        Break(PROCESS, 0, "forward", region, -1, 1, 60),
+        Break(PROCESS, 0, "forward", region, -1, 2, 60),
+        Break(PROCESS, 0, "backward", region, -1, 1, 90),
+        Break(PROCESS, 0, "backward", region, -1, 2, 60),
+    ]
+
+
+def test_a_loop_of_one_graph_has_one_break(tmp_path):
+    capture = make_called(tmp_path, ["forward/blocks.0 0", "forward/head"])
+    found = find_breaks(capture, attribute(capture))
+    assert [(each.phase, each.launches) for each in found] == [("forward", 1), ("backward", 1)]
+
+
+def test_a_break_after_which_nothing_of_the_module_runs_is_counted_in_forward(tmp_path):
+    capture = make_called(tmp_path, ["forward 0 broken", "print", "forward 1 broken"])
+    found = find_breaks(capture, attribute(capture))
+    assert [(each.phase, each.graph, each.launches, each.idle_ns) for each in found] == [
+        ("forward", 0, 1, 60),
+        ("forward", 1, 0, 0),
+        ("backward", 2, 1, 90),
     ]
 
 

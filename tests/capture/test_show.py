@@ -163,7 +163,8 @@ def test_csv_is_one_long_table(capture):
         "collectives",
         "messages",
         "late_kernels",
-    }, "one GPU, and nothing wrong"
+        "modules",
+    }, "one GPU, nothing wrong, and no step that follows modules"
     totals = [row["value"] for row in rows if row["section"] == "kernels" and row["column"] == "total_ns"]
     assert totals == ["5", "5"] * 2
 

@@ -102,8 +102,10 @@ def list_reasons(facts):
 
 
 @pytest.mark.long
-def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
-    log, losses, facts = run(tmp_path, WHOLE + TRAIN)
+@pytest.mark.parametrize("options", ["", pytest.param(", fullgraph=True", marks=pytest.mark.nightly)])
+def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path, options):
+    script = WHOLE.replace("(model)", f"(model{options})") + TRAIN
+    log, losses, facts = run(tmp_path, script)
     graphs = list_graphs(log)
     assert [graph[:2] for graph in graphs] == [("forward", "Model"), ("backward", "Model")]
     (*_, forward), (*_, backward) = graphs
@@ -113,7 +115,7 @@ def test_each_launch_of_a_compiled_model_names_its_modules(tmp_path):
     assert all("|" in name for name in forward)
     assert facts["graphs"] == 2 and facts["late_graphs"] == 0 and not facts["graph_breaks"]
     assert facts["compiling_s"] > 0
-    assert losses == run(tmp_path, WHOLE + TRAIN, is_followed=False)[1][: len(losses)]
+    assert losses == run(tmp_path, script, is_followed=False)[1][: len(losses)]
 
 
 @pytest.mark.nightly
@@ -158,6 +160,12 @@ torch._functorch.config.enable_autograd_cache = True
 """
 
 
+def list_cached(folder):
+    """The graphs in Inductor's and in AOTAutograd's cache."""
+    kinds = ("aotautograd", "fxgraph")
+    return sorted((kind, str(path.relative_to(folder))) for kind in kinds for path in folder.rglob(f"{kind}/*/*"))
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "script",
@@ -169,10 +177,11 @@ torch._functorch.config.enable_autograd_cache = True
 )
 def test_a_full_cache_of_graphs_is_neither_read_nor_written(tmp_path, script):
     run(tmp_path, script + TRAIN, is_followed=False)
-    held = sorted(path.name for path in (tmp_path / "cache").rglob("fxgraph/*/*"))
+    held = list_cached(tmp_path / "cache")
     log, _, facts = run(tmp_path, script + TRAIN)
     assert facts["graphs"] == 2 and len(list_graphs(log)) == 2 and not facts["cached_graphs"]
-    assert held and held == sorted(path.name for path in (tmp_path / "cache").rglob("fxgraph/*/*"))
+    assert list_cached(tmp_path / "cache") == held
+    assert {cache for cache, _ in held} >= {"fxgraph"}
 
 
 WITHOUT_LEVEL = f"""

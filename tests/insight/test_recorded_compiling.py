@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.graph_breaks import Break
 from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS, list_notes, measure_lines
+from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.pages.script_compiling import build_breaks_table
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ResultsError, ingest
@@ -97,6 +99,13 @@ def test_the_page_of_the_script_says_it(recording, tmp_path):
     assert late.startswith("Of these, 1 was made in measured steps")
     assert "1 graph break." in breaks and "250 ns" in breaks and "skip_code" in unknown
     assert "## torch.compile" in page and "train.py:8" in page and BROKEN["reason"].split(":")[0] in page
+
+
+def test_the_terminal_says_what_each_line_costs(recording):
+    printed = " ".join(format_findings(answer_script(recording), 80).split())
+    assert "torch.compile made 2 graphs in 41.5 s." in printed and "The modules of some kernels" in printed
+    cost = "1 time a step, GPU idle for 250 ns in forward, 1 kernel in no graph."
+    assert f"Graph break at train.py:8: {cost}" in printed
 
 
 LINES = GraphBreak(reason="a", graphs=[0, 3]), GraphBreak(reason="b"), GraphBreak(reason="c", graphs=[1])

@@ -1,0 +1,109 @@
+"""Kernel time of a step by module, each kernel once: the table from which one reads which layer to work on."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from profiler_job.analysis.capture import compiled_graphs, modules
+from profiler_job.analysis.capture.attribution import Attribution
+from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.insight.section_columns import SECTIONS
+from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.reference.columns import format_cell
+from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.jobs.contract import ranges as vocabulary
+from profiler_job.jobs.contract.printable import make_printable
+
+LINKED = "linked_module"
+"""Column of the places of kernels: the module that a followed step gives."""
+_OWN = (vocabulary.FORWARD, vocabulary.BACKWARD, vocabulary.OPTIMIZER)
+"""Phases with a column of their own."""
+_MISSING = "the modules of what torch.compile made"
+_NOT_FOLLOWED = (
+    "no table of modules: a capture alone does not show them; `profiler-job profile -- python ...` notes them"
+)
+_NO_GRAPHS = (
+    "its kernels are in the line of the whole compiled module: PyTorch did not show more, and `profile` prints why"
+)
+
+
+def link_followed(capture: Capture, attribution: Attribution) -> Attribution:
+    """Add the column LINKED to the places of kernels, if the capture has steps in which modules were followed."""
+    if not modules.is_followed(attribution.ranges).any():
+        return attribution
+    linked = modules.link_modules(capture, attribution).kernels["module"]
+    return replace(attribution, kernels=attribution.kernels.assign(**{LINKED: linked.array}))
+
+
+def summarise_modules(capture: Capture, attribution: Attribution, families: Mapping[str, str]) -> pd.DataFrame:
+    """Sum the kernels of the measured steps by module; no rows if no step follows modules. families: of kernels, by
+    name."""
+    place, kernels = attribution.kernels, capture.kernels
+    if LINKED not in place:
+        return pd.DataFrame(columns=list(SECTIONS["modules"]))
+    names = kernels["kernel_name"].cat
+    rows = pd.DataFrame(
+        {
+            "run_id": pd.Categorical.from_codes(np.zeros(len(kernels), np.int8), ["capture"]),
+            "step": place["step"].to_numpy(),
+            "phase": place["phase"].array,
+            "module": place[LINKED].array,
+            "kernel_name": kernels["kernel_name"].array,
+            "family": pd.Categorical([families[str(name)] for name in names.categories])[names.codes],
+            "start_ns": kernels["start_ns"].to_numpy(),
+            "end_ns": kernels["end_ns"].to_numpy(),
+        }
+    )
+    return list_modules(kernel_time.kernel_totals(rows))
+
+
+def list_modules(totals: pd.DataFrame) -> pd.DataFrame:
+    """List the modules of one run with their kernel time in a step, without the modules inside them, the largest first,
+    from `kernel_totals`: the section `modules`; no rows if no module is known. A fused kernel's time is divided among
+    its modules."""
+    if not (totals["module"] != "").any():
+        return pd.DataFrame(columns=list(SECTIONS["modules"]))
+    rows = kernel_time.sum_alone(totals)
+    rows = rows.assign(name=rows["module"], phase=rows["phase"].where(rows["phase"].isin(_OWN), "other"))
+    main = rows.groupby(["name", "family"])["time_ns"].sum().reset_index()
+    main = main.sort_values(["time_ns", "family"], ascending=[False, True]).drop_duplicates("name")
+    table = rows.pivot_table(index="name", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0)
+    table = table.reindex(columns=[*_OWN, "other"], fill_value=0.0).rename(columns="{}_ns".format)
+    table["total_ns"] = table.sum(axis=1)
+    table["share"] = table["total_ns"] / table["total_ns"].sum()
+    table["family"] = main.set_index("name")["family"]
+    table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
+    times = [name for name in table if str(name).endswith("_ns")]
+    return table.assign(**{name: table[name].round().astype("int64") for name in times})[list(SECTIONS["modules"])]
+
+
+def describe_modules(table: pd.DataFrame) -> list[str]:
+    """Describe the section `modules` in sentences, without their full stops: which module takes most, and how to read
+    the table."""
+    counted = "Each kernel counts once, in its innermost module"
+    return [*describe_largest(table), counted, "What no module launched has a name in brackets"]
+
+
+def describe_largest(table: pd.DataFrame) -> list[str]:
+    """Describe which module takes most, of the section `modules`; nothing if none is known."""
+    listed = table[~table["name"].str.startswith("(")]
+    if not len(listed):
+        return []
+    most = listed.iloc[0]
+    inside = table["name"].str.startswith(f"{most['name']}/").any()
+    name = f"{make_printable(most['name'])}{' itself, without the modules inside it,' * bool(inside)}"
+    family, share = FAMILIES[most["family"]].label, format_cell("share", most["share"])
+    return [f"{name} takes most, {share} of the kernel time; most of that is {family}"]
+
+
+def find_missing(capture: Capture, attribution: Attribution) -> dict[str, str]:
+    """Find what keeps kernels of torch.compile from having modules: what is missing, and what follows. The entire
+    capture is given."""
+    names = capture.kernels["kernel_name"].cat.categories
+    if not any(compiled_graphs.is_generated(str(name)) for name in names):
+        return {}
+    if LINKED not in attribution.kernels:
+        return {_MISSING: _NOT_FOLLOWED}
+    return {} if compiled_graphs.read_graphs(attribution.ranges) else {_MISSING: _NO_GRAPHS}

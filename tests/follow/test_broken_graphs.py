@@ -1,0 +1,93 @@
+"""Why and at which line torch.compile leaves a whole function to Python, as where a loop has a break."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.exc import SkipFrame  # noqa: E402
+from torch._dynamo.symbolic_convert import InstructionTranslator  # noqa: E402
+
+from profiler_job.jobs.follow.broken_graphs import LeftFrames, list_breaks  # noqa: E402
+
+
+def ignore_errors(what):
+    return contextlib.nullcontext(what)
+
+
+class UnsupportedError(Exception):
+    """As versions of PyTorch before 2.12 have it: a break in a loop is a SkipFrame that came from it."""
+
+    msg = "Call to `print`\n  Explanation: Dynamo does not know `print`.\n  Hint: none"
+    real_stack = (SimpleNamespace(filename="/x/train.py", lineno=7, name="forward"),)
+
+
+@pytest.fixture
+def left(monkeypatch):
+    monkeypatch.setattr(InstructionTranslator, "run", InstructionTranslator.run)
+    frames = LeftFrames(ignore_errors)
+    frames.begin()
+    torch._dynamo.reset()
+    yield frames
+    torch._dynamo.reset()
+
+
+def test_a_break_in_a_loop_has_its_line_and_the_function_that_python_runs(left):
+    def forward(x):
+        for _ in range(2):
+            x = torch.sin(x)
+            torch._dynamo.graph_break()
+        return torch.cos(x)
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    [found] = list_breaks([], left.breaks, [], {})
+    assert found["file"] == __file__ and found["line"] == forward.__code__.co_firstlineno + 3
+    assert found["reason"].startswith("Call to `torch._dynamo.graph_break()`: User-inserted graph break.")
+    assert found["reason"].endswith("; Python runs all of forward, since it breaks in a loop") and found["graphs"] == []
+
+
+def test_a_branch_on_a_value_in_a_loop_is_listed(left):
+    def forward(x):
+        for _ in range(2):
+            if x.sum() > 0:
+                x = x + 1
+        return x
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    [found] = list_breaks([], left.breaks, [], {})
+    assert found["line"] == forward.__code__.co_firstlineno + 2 and "in a loop" in found["reason"]
+
+
+def test_a_break_after_which_a_graph_goes_on_leaves_no_function(left):
+    def forward(x):
+        x = torch.sin(x)
+        torch._dynamo.graph_break()
+        return torch.cos(x)
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    assert left.breaks == []
+
+
+def test_older_versions_leave_a_loop_by_another_error(left):
+    def run(translator):
+        try:
+            raise UnsupportedError
+        except UnsupportedError as error:
+            raise SkipFrame("Skipping frame because there is a graph break in a for/while loop") from error
+
+    translator = SimpleNamespace(f_code=SimpleNamespace(co_name="forward"))
+    with pytest.raises(SkipFrame):
+        left.run(run, translator)
+    [found] = list_breaks([], left.breaks, [UnsupportedError.msg], {})
+    reason = "Call to `print`: Dynamo does not know `print`; Python runs all of forward, since it breaks in a loop"
+    assert found == {"reason": reason, "file": "/x/train.py", "line": 7, "function": "forward", "graphs": []}
+
+
+def test_a_function_without_anything_to_compile_is_no_break(left):
+    def run(translator):
+        raise SkipFrame("no content in function call")
+
+    with pytest.raises(SkipFrame):
+        left.run(run, SimpleNamespace(f_code=SimpleNamespace(co_name="forward")))
+    assert left.breaks == []

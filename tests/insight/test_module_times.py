@@ -1,0 +1,108 @@
+"""The kernel time of a step by module, as `show` and `profile` print it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler_job.__main__ import app
+from profiler_job.analysis.answers.script_findings import format_findings
+from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.summary import summarise
+from profiler_job.analysis.pages.script_answers import answer_script
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.ingest import ingest
+from profiler_job.jobs.contract.layout import CAPTURE, RECORD, SCRIPT, SWEEP
+from tests import packed
+from tests.capture.nsys_files import Export
+
+NORM, GELU, MATMUL = "triton_poi_fused_norm_0", "triton_poi_fused_gelu_1", "nvjet_tst_64x8_64x16_1x2_h_bz_TNT"
+FUSED = f"{NORM}|h.0/norm=75|h.0/attn/qkv=25", f"{GELU}|h.1/mlp=100", "extern_kernels.mm|head=100"
+SCRIPTS = Path(__file__).parents[1] / "data" / "h200_scripts"
+
+
+def make_capture(tmp_path, follows=True, graph=FUSED):
+    """Two steps of a compiled model, of 3 kernels of 21 ns each, and one that is followed."""
+    export = Export()
+    for at, prefix in ((0, ""), (1000, ""), *[(2000, "modules:")] * follows):
+        export.span(f"{prefix}step", at, at + 900)
+        export.push(f"{prefix}forward", at + 5, at + 800)
+        if prefix:
+            export.push("GPT (compiled)", at + 8, at + 700)
+        for place, name in enumerate((NORM, GELU, MATMUL)):
+            export.launch(at + 10 + 2 * place, start=at + 40 * place + 20, end=at + 40 * place + 41, name=name)
+    if follows and graph:
+        export.push("modules:graph 0 forward GPT", 2810, 2880)
+        for place, launch in enumerate(graph):
+            export.push(launch, 2820 + 10 * place, 2825 + 10 * place)
+    return export.sqlite(tmp_path / "a.sqlite")
+
+
+def show(*arguments):
+    done = CliRunner().invoke(app, ["show", "--no-cache", *map(str, arguments)], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_kernels_of_a_compiled_model_are_by_layer_and_each_counts_once(tmp_path):
+    rows = summarise(read(make_capture(tmp_path))).sections["modules"]
+    assert dict(zip(rows["name"], rows["total_ns"])) == {
+        "GPT/h.*/mlp": 21,
+        "GPT/head": 21,
+        "GPT/h.*/norm": 16,
+        "GPT/h.*/attn/qkv": 5,
+    }
+    assert rows["forward_ns"].tolist() == rows["total_ns"].tolist() and rows["share"].sum() == pytest.approx(1)
+    assert dict(zip(rows["name"], rows["family"]))["GPT/head"] == "gemm"
+
+
+def test_show_prints_the_layers_and_says_which_takes_most(tmp_path):
+    printed = " ".join(show(make_capture(tmp_path)).split())
+    assert "Modules: kernel time of one step" in printed and "GPT/h.*/attn/qkv" in printed
+    assert "GPT/h.*/mlp takes most, 33.3% of the kernel time; most of that is Triton" in printed
+    assert "torch.compile made" not in printed
+
+
+def test_a_capture_that_does_not_show_modules_says_why_and_what_to_do(tmp_path):
+    alone, without_graphs = tmp_path / "alone", tmp_path / "without"
+    for folder in (alone, without_graphs):
+        folder.mkdir()
+    printed = " ".join(show(make_capture(alone, follows=False)).split())
+    assert "Modules: kernel time" not in printed and "`profiler-job profile" in printed
+    missing = json.loads(show(make_capture(without_graphs, graph=()), "--format", "json"))
+    assert [row["name"] for row in missing["modules"]] == ["GPT (compiled)"]
+    [row] = [row for row in missing["missing"] if "torch.compile" in row["what"]]
+    assert row["consequence"].startswith("its kernels are in the line of the whole compiled module")
+
+
+def test_a_part_of_a_capture_has_the_modules_that_it_has_in_the_whole(tmp_path):
+    found = json.loads(show(make_capture(tmp_path), "--between", "0,0.9us", "--format", "json"))
+    assert {row["name"] for row in found["modules"]} >= {"GPT/h.*/mlp", "GPT/head"}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "nano"])
+def test_show_of_what_profile_left_has_the_modules_that_profile_prints(tmp_path, name):
+    shutil.copytree(SCRIPTS / name, tmp_path / name)
+    packed.unpack_all(tmp_path / name)
+    ingest(tmp_path / name, tmp_path / "recording", emit=print)
+    answers = answer_script(store.load(tmp_path / "recording"))
+    assert not answers.modules["name"].str.contains("compiled").any() and len(answers.modules) > 5
+    shown = json.loads(show(tmp_path / name, "--format", "json"))["modules"]
+    columns = ["name", "total_ns", "forward_ns", "backward_ns", "family"]
+    assert [[row[column] for column in columns] for row in shown] == answers.modules[columns].values.tolist()
+    printed = format_findings(answers, 80)
+    assert "takes most" in printed and max(map(len, printed.splitlines())) <= 80
+
+
+def test_the_results_of_one_run_are_shown_whole(tmp_path):
+    run = tmp_path / "train" / "train"
+    run.mkdir(parents=True)
+    make_capture(run).rename(run / CAPTURE)
+    (run / "samples.sqlite").write_bytes((run / CAPTURE).read_bytes())
+    (run / RECORD).write_text("{}")
+    (tmp_path / "train" / SWEEP).write_text(json.dumps({"sweep": "train", SCRIPT: True, "runs": ["train"]}))
+    for folder in (tmp_path / "train", run):
+        assert re.search(r"Modules: kernel time", show(folder))
