@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture.fused_kernels import divide, format_fused
-from profiler_job.analysis.reference.kernel_families import find_family
+from profiler_job.analysis.reference.kernel_families import MAIN_GEMM_PARTS, classify
 from profiler_job.jobs.contract import ranges as vocabulary
 
 GRID = ["grid_x", "grid_y", "grid_z"]
@@ -405,9 +405,9 @@ def _count_fills(kernels: Sequence[str]) -> int:
 
 def _find_family(kernel: str) -> str:
     """Return the family of a kernel of a library; "" for a part of a split-K matmul, which is no matmul by itself."""
-    if "at::native" not in kernel and "reduce" in kernel.lower():
-        return ""
-    return find_family(kernel)
+    found = classify(kernel)
+    is_part = found.family == _GEMM and found.part not in MAIN_GEMM_PARTS
+    return "" if is_part else found.family
 
 
 def _find_kind(call: str) -> str:

@@ -40,6 +40,17 @@ def test_the_kernels_between_two_of_ours_are_those_of_one_call():
     assert link([NORM.kernel, GEMM, SPLIT_K, JOINED.kernel], NORM, QKV, JOINED)[1:3] == [QKV.modules[0]] * 2
 
 
+def test_the_second_kernel_of_a_split_k_matmul_is_no_other_matmul():
+    half = (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_execute{}_kernel__5x_cublas"
+    )
+    kernels = [half.format(""), half.format("_split_k"), GEMM]
+    assert link([NORM.kernel, *kernels, JOINED.kernel], NORM, QKV, PROJ, JOINED)[1:-1] == [
+        *[QKV.modules[0]] * 2,
+        PROJ.modules[0],
+    ]
+
+
 @pytest.mark.parametrize(
     "kernels",
     [[GEMM, SPLIT_K, GEMM_2], [GEMM, GEMM_2, SPLIT_K], [GEMM, SPLIT_K, SPLIT_K, GEMM_2, SPLIT_K]],
