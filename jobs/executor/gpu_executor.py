@@ -54,11 +54,17 @@ class GpuExecutor:
         self.sensor = GpuSensor(gpus, state.results.salt())
 
     def start(self) -> None:
-        """Start every worker, the nsys workers, too: to start them later would disturb unprofiled steps."""
+        """Start every worker, the nsys workers, too: to start them later would disturb unprofiled steps. Of the nsys
+        workers one suffices."""
         with ThreadPoolExecutor(len(self.collectors)) as pool:
-            starts = [pool.submit(collector.start) for collector in self.collectors]
-        for start in starts:
-            start.result()
+            starts = [(collector, pool.submit(collector.start)) for collector in self.collectors]
+        for collector, start in starts:
+            try:
+                start.result()
+            except CollectorError:
+                if not isinstance(collector, Nsys) or len(self.free) == 1:
+                    raise
+                self.free.remove(collector)
         self.start_samplers()
         facts = self.timer.facts
         self.machine = read_machine_facts(facts, with_nsys=bool(self.free))

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from profiler_job.jobs.executor import collectors, gpu_executor, sweep_runner
+from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.gate import Gate, Passage
 from profiler_job.jobs.sweep import batches
 from profiler_job.jobs.sweep.batches import UNKNOWN, Need
@@ -149,6 +150,23 @@ def test_samples_are_taken_next_to_the_captures(session, together, moments, monk
     for run in RUNS:
         assert {"profile.sqlite", "samples.sqlite"} <= one.record(run)["files"].keys()
     assert one.named("samples_left_out") == one.named("run_repeated") == []
+
+
+def test_with_fewer_sessions_of_nsys_than_asked_for_batches_are_smaller(session, together, moments, monkeypatch):
+    together()
+    prepare, launched = collectors.Nsys.prepare, []
+
+    def prepare_two(nsys):
+        launched.append(nsys)
+        if len(launched) > 2:
+            raise CollectorError("too many sessions")
+        prepare(nsys)
+
+    monkeypatch.setattr(collectors.Nsys, "prepare", prepare_two)
+    assert session().run() == dict.fromkeys(RUNS, "ok")
+    assert len(launched) == 4
+    under_nsys = [name for moment, name in moments.noted if moment == "begins" and name.endswith("/nsys")]
+    assert len(under_nsys) == 4 and moments.check() == 3
 
 
 def test_a_stop_ends_processes_that_wait(session, fake_worker, together):
