@@ -27,6 +27,7 @@ from profiler_job.jobs.memory import (
     is_reference,
     simulate_runs,
 )
+from profiler_job.jobs.sweep.batches import predict_sweep_seconds
 from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from profiler_job.jobs.sweep.plan_table import PlanTable
@@ -78,7 +79,13 @@ def plan(
         if planned.turns:
             groups = format_count(len(group_runs(runs, planned.protocol)), "group")
             times += f", all but the first shared by turns in {groups}, which need the memory of their largest runs"
-        predicted += f", time (in all {format_clock(table.total_s)}, each run timed in {times}) for an H200"
+        in_all = predict_sweep_seconds(runs, planned.protocol)
+        if any(run.compile != "off" for run in runs):
+            times = f"compiled side by side, each run timed in {times}"
+        else:
+            times = f"each run timed in {times}"
+        total = format_clock(table.total_s if in_all is None else in_all)
+        predicted += f", time (in all {total}, {times}) for an H200"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {workloads} no time is known before"

@@ -46,8 +46,8 @@ SILENT = "silent_ns"
 class RunTask(TypedDict):
     """Measure `steps` steps of a run. run: the fields of `jobs.contract.axes.Run`. probe: measure memory, numerics
     and the speed of the host, too. compare: compare its loss after training with the loss of the plain model. busy_s:
-    least seconds for which further steps keep the GPU busy, for its energy; 0 for none. log: file for the worker's
-    output."""
+    least seconds for which further steps keep the GPU busy, for its energy; 0 for none. waits: send `compiled`, and
+    wait, before the first step runs. log: file for the worker's output."""
 
     collector: str
     run: dict[str, Any]
@@ -56,6 +56,7 @@ class RunTask(TypedDict):
     probe: bool
     compare: bool
     busy_s: float
+    waits: bool
     log: str
 
 
@@ -96,6 +97,12 @@ class Hello(TypedDict):
     event: Literal["hello"]
     pid: int
     facts: Facts
+
+
+class Compiled(TypedDict):
+    """The run is built and compiled, and its first step is about to run."""
+
+    event: Literal["compiled"]
 
 
 class Ready(TypedDict):
@@ -214,4 +221,4 @@ class Released(TypedDict):
     event: Literal["released"]
 
 
-Answer = Hello | Ready | Timed | Turn | Measured | Turned | Failed | Calibrated | Released
+Answer = Hello | Compiled | Ready | Timed | Turn | Measured | Turned | Failed | Calibrated | Released

@@ -31,7 +31,7 @@ from profiler_job.jobs.sweep.prediction import compute_timeout, name_stage
 class Attempt:
     """One attempt to measure a stage of a run. `record`: the record so far, saved as timed.json after a stage of the
     timer, and as run.json at the end. `stage`: the name of the stage, from `name_stage`. `num_sharing`: how many runs
-    share its process, and its seconds in equal parts."""
+    share its process, and its seconds in equal parts. `waited_s`: for other processes, which is no time of the run."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Attempt:
         self.num_sharing = num_sharing
         names = {*record.hashed_names, *hash_machine_names()}  # its stages may have a machine each
         self.update(hashed_names=sorted(names))
-        self.started = time.monotonic()
+        self.started, self.waited_s = time.monotonic(), 0.0
         self.stage = name_stage(collector.name, len(record.timed))
         self.seconds: dict[str, float] = {}
         state.emit("stage_started", run=run.run_id, stage=self.stage)
@@ -144,7 +144,7 @@ class Attempt:
 
     def add_wall(self) -> float:
         """Add the seconds of this stage to the record, and return them."""
-        wall_s = (time.monotonic() - self.started) / self.num_sharing
+        wall_s = (time.monotonic() - self.started - self.waited_s) / self.num_sharing
         self.update(wall_s=round(self.record.wall_s + wall_s, 3))
         return round(wall_s, 3)
 

@@ -32,6 +32,8 @@ CALIBRATE_TIMEOUT_S = 300
 SHUTDOWN_TIMEOUT_S = 60
 WARM_UP = "build or warm-up"
 """Phase of a worker that ended without a message before its first measured step."""
+REACHED = {"compiled": WARM_UP, "ready": "measured steps", "timed": "busy block"}
+"""Phase of a worker after each message at which it waits."""
 SESSION_NUMBERS = count(1)
 TRACED = ("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--resolve-symbols=false")
 NOT_SAMPLED = ("--sample=none", "--cpuctxsw=none")
@@ -142,12 +144,13 @@ class Collector:
         timeout_s: float,
         compare: bool = False,
         busy_s: float = 0.0,
+        waits: bool = False,
         between: Callable[[str], None] = lambda event: None,
     ) -> Measured:
-        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. compare, busy_s: see
-        `jobs.contract.messages.RunTask`. `between` is called with
-        `ready` between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the
-        worker waits until it returns. In the end it is called with `measured`.
+        """Measure `steps` steps of a run; the worker's output goes to `folder/log.txt`. compare, busy_s, waits: see
+        `jobs.contract.messages.RunTask`. `between` is called with `compiled` before warm-up if it `waits`, with `ready`
+        between warm-up and measured steps, and with `timed` between these and a busy block of `busy_s`: the worker
+        waits until it returns. In the end it is called with `measured`.
 
         Returns the `measured` message of `jobs.worker.service.perform`. Raises RunFailedError; a worker that hangs or
         breaks is killed, and the next run gets a new one.
@@ -160,6 +163,7 @@ class Collector:
             "probe": self.probes,
             "compare": compare,
             "busy_s": busy_s,
+            "waits": waits,
             "log": str(folder / LOG),
         }
         answer = self.perform(task, timeout_s, between)
@@ -177,12 +181,14 @@ class Collector:
                 raise RunFailedError("failed", message="the sweep was stopped")
             self.running.send(task)
             answer = self.running.receive(deadline - time.monotonic())
-            while answer["event"] in ("ready", "timed", "turn"):
+            while answer["event"] in ("compiled", "ready", "timed", "turn"):
                 if answer["event"] == "turn":
                     self.turn = answer["number"]
                 else:
-                    reached = "measured steps" if answer["event"] == "ready" else "busy block"
-                    between(answer["event"])
+                    reached = REACHED[answer["event"]]
+                    began = time.monotonic()
+                    between(answer["event"])  # which may wait for other processes
+                    deadline += time.monotonic() - began
                     self.running.send(GO)
                 answer = self.running.receive(deadline - time.monotonic())
             if answer["event"] == "oom" or answer["event"] == "failed":

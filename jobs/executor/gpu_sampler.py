@@ -5,7 +5,6 @@ All of it is optional: what cannot be read is None, and the row of the process s
 """
 
 import hmac
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import pynvml
 
 from profiler_job.jobs.contract.messages import Measured
+from profiler_job.jobs.executor.machine import count_cores
 from profiler_job.jobs.executor.visible_gpus import open_visible_handles
 from profiler_job.jobs.sweep.prediction import BUSY_S
 
@@ -142,7 +142,7 @@ class Watch:
             "position": self.position,
             "started_at": self.started_at.isoformat(timespec="milliseconds"),
             "cpu_model": read_cpu_model(),
-            "cpu_cores": len(os.sched_getaffinity(0)),
+            "cpu_cores": count_cores(),
             "host_loop_ns": measured.get("host_loop_ns"),
             "gpu_id": self.sensor.gpu_id,
             "energy_mj": self.energy_mj,

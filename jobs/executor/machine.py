@@ -1,5 +1,6 @@
 """Facts of the machine and the programs that measure, as recorded. No host, user or path."""
 
+import os
 import secrets
 from collections.abc import Mapping
 from functools import cache
@@ -39,3 +40,8 @@ def read_nsys_version() -> str:
 def hash_machine_names() -> list[str]:
     """Hash the names of this machine and its user with a salt of this process."""
     return hash_names(collect_machine_names(), secrets.token_hex(8))
+
+
+def count_cores() -> int:
+    """Count the cores of the CPU that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.extras import find_missing, install_command
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.executor.failures import CollectorError
-from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS
+from profiler_job.jobs.executor.machine import count_cores
 from profiler_job.jobs.executor.nsys_cli import run_nsys
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.visible_gpus import find_visible_gpus, open_visible_handles
@@ -30,6 +30,7 @@ from profiler_job.jobs.memory import (
     is_reference,
     predict_memory_bytes,
 )
+from profiler_job.jobs.sweep.batches import NSYS_WORKERS, count_together
 from profiler_job.jobs.sweep.prediction import predict_export_bytes
 
 MIB, GIB = 2**20, 2**30
@@ -216,7 +217,8 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
         finding = f"the path {folder} is too long for a socket"
         return Check("temporary folder", "failed", finding, "set TMPDIR to a shorter one")
     largest = max((predict_export_bytes(run, protocol) or 0 for run in runs), default=0)
-    needed = FILES_PER_CAPTURE * largest * NSYS_WORKERS * (gpus or len(find_visible_gpus()) or 1)
+    num_gpus = gpus or len(find_visible_gpus()) or 1
+    needed = FILES_PER_CAPTURE * largest * max(NSYS_WORKERS, count_together(runs, count_cores(), num_gpus)) * num_gpus
     if shutil.disk_usage(folder).free < needed:
         finding = f"less than {needed / MIB:.0f} MiB free in {folder} for captures in progress"
         return Check("temporary folder", "failed", finding, "free some space, or set TMPDIR to another folder")
@@ -225,10 +227,12 @@ def check_temporary(runs: Sequence[Run], protocol: Protocol, gpus: int = 0) -> C
 
 def check_gpu_memory(runs: Sequence[Run], with_nsys: bool = True, gpus: int = 0) -> Check:
     """Check that every run is predicted to fit in the memory that the CUDA contexts of idle workers leave."""
-    idle = min(NSYS_WORKERS, len(runs)) * CUDA_CONTEXT_BYTES if with_nsys else 0
     memory = []
     with suppress(pynvml.NVMLError):
         memory = [pynvml.nvmlDeviceGetMemoryInfo(handle) for handle in open_visible_handles(gpus)]
+    together = count_together(runs, count_cores(), len(memory))
+    num_nsys = min(max(NSYS_WORKERS, together), len(runs)) if with_nsys else 0
+    idle = (together - 1 + num_nsys) * CUDA_CONTEXT_BYTES
     if memory:
         least, used = min(info.free for info in memory), max(info.used for info in memory)
         known = [run for run in runs if is_predictable(run)]

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from itertools import takewhile
-from random import Random
-from typing import TypeVar
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.errors import ProfilerError
@@ -15,21 +13,14 @@ from profiler_job.jobs.contract.versions import compare_machines, format_differe
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
-from profiler_job.jobs.executor.gpu_executor import NSYS_WORKERS, GpuExecutor
+from profiler_job.jobs.executor.gpu_executor import GpuExecutor
+from profiler_job.jobs.executor.machine import count_cores
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
+from profiler_job.jobs.sweep.batches import count_together, count_workers, order_passes, put_compiled_first
 from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage
-
-Unit = TypeVar("Unit")
-
-
-def shuffle_pass(runs: Sequence[Unit], seed: int, process: int) -> list[Unit]:
-    """The runs, or groups of runs, in the order in which their unprofiled processes of a number are measured: shuffled,
-    so that what drifts with time meets no run more than others, and each time anew, so that the processes of one run
-    are spread over the time of the sweep."""
-    return Random(f"{seed}-{process}").sample(list(runs), len(runs))
 
 
 def is_in_group(record: RunRecord) -> bool:
@@ -81,11 +72,7 @@ class SweepRunner:
         finished runs and something is to be measured, OSError when results cannot be written,
         StoppedError after `stop`.
         """
-        alone, groups = [[run] for run in runs], group_runs(runs, self.protocol)
-        self.orders = [
-            shuffle_pass(groups if process else alone, self.protocol.seed, process)
-            for process in range(self.protocol.processes)
-        ]
+        self.orders = order_passes(runs, self.protocol)
         pending = self._pending(runs)
         predicted = {run.run_id: assume_stages(run, self.protocol) for run in pending}
         if len(self.gpus) > 1:  # longest first, so that no GPU is left alone with a long run at the end
@@ -146,7 +133,10 @@ class SweepRunner:
                 self.emit("run_repeated", run=run.run_id, why="it is measured by turns with runs that lack its rounds")
 
     def _drive(self, pending: Sequence[Run]) -> None:
-        self.state.num_nsys_workers = min(NSYS_WORKERS, len(pending)) if self.protocol.profiled_steps else 0
+        state = self.state
+        num_gpus = len(self.gpus) if state.device == "cuda" else 0
+        state.together = count_together(pending, count_cores(), num_gpus)
+        state.num_nsys_workers, state.num_samplers = count_workers(state.together, self.protocol, len(pending))
         remove_abandoned()
         with create_temporary_folder("compiled-") as compiled:
             self.state.compiled = str(compiled)
@@ -186,10 +176,10 @@ class SweepRunner:
                 work = partial(GpuExecutor.time_runs, process=process, positions=positions)
                 if self.protocol.turns and process:
                     work = partial(GpuExecutor.take_turns, process=process, positions=positions, groups=groups)
-                self._on_every_gpu(pool, work, [group[0] for group in groups.values()])
+                self._on_every_gpu(pool, work, self._order([group[0] for group in groups.values()]))
             if self.state.num_nsys_workers:
                 unprofiled = [run for run in pending if run.run_id not in self.state.statuses]
-                self._on_every_gpu(pool, GpuExecutor.profile_runs, unprofiled)
+                self._on_every_gpu(pool, GpuExecutor.profile_runs, self._order(unprofiled))
         except RunFailedError:  # the sweep was stopped while workers started
             pass
         except CollectorError:
@@ -199,6 +189,9 @@ class SweepRunner:
         except BaseException:
             self.stop()
             raise
+
+    def _order(self, runs: list[Run]) -> list[Run]:
+        return put_compiled_first(runs) if self.state.together > 1 else runs
 
     def _is_next(self, run: Run, process: int) -> bool:
         """Return whether a process of this number is the next to measure of a run."""
@@ -211,7 +204,7 @@ class SweepRunner:
         """Queue `runs`, do `work` on every GPU at once, and return when the last has ended, or raise what the first
         raises."""
         for run in runs:
-            self.state.queue.put(run)
+            self.state.enqueue(run)
         for ended in as_completed([pool.submit(work, executor) for executor in self.executors]):
             ended.result()
 

@@ -1,7 +1,6 @@
 """Processes of two variants of a script: for what cannot be switched while it runs, and to confirm what can. They take
 turns where several fit (see `gated_processes`), or else run one after another."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +8,7 @@ from typing import Protocol
 from profiler_job.jobs.contract.paired_ratio import compare_rounds, compare_variant_processes
 from profiler_job.jobs.contract.tuning import TuneRatio, Tuning
 from profiler_job.jobs.executor.gated_processes import END_S
+from profiler_job.jobs.executor.machine import count_cores
 from profiler_job.jobs.executor.tuned_script import Engine, GatePlan, OverBudgetError, VariantFailedError, VariantRun
 
 MOST_PAIRS = 3
@@ -76,10 +76,6 @@ def estimate_start_s(search: ProcessSearch, num_pairs: int) -> float:
     """Estimate the time in seconds after which processes that start together have warmed up."""
     share = max(1.0, 2 * num_pairs / count_cores())
     return share * (LONGER * search.starts_s + search.compiles_s)
-
-
-def count_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def plan_rounds(search: ProcessSearch, num_pairs: int) -> tuple[int, float]:

@@ -18,6 +18,9 @@ FRESH_S, RANKS_S = 3.0, 6.0  # of a process that is not forked: of nsys for a fr
 SHARED_START_S = 1.0  # START_S of a run that takes turns with others in a process
 NOTED = 1.1  # of a first compilation: what a capture needs, which notes its graphs and takes none from a cache
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
+HOST_LOOP_S = 0.3  # the speed of the CPU
+FIRST_RUN_S = 1.0  # libraries that are loaded when they are first used
+SETTLING_S = 1.5  # of a capture, before its measured steps
 SLOWER = 6.0  # steps of a modest GPU, deliberately slow, so that a timeout means trouble
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
 LONGEST_S = 3600.0  # such a run counts as hung after this long
@@ -68,6 +71,24 @@ def predict_stages(run: Run, protocol: Protocol, slower: float = 1.0) -> dict[st
         stage: build_s + step_s * steps + fixed_s.get(stage, later_s)
         for stage, steps in count_stage_steps(protocol).items()
     }
+
+
+def predict_running(run: Run, protocol: Protocol) -> dict[str, float]:
+    """The part of each stage of a run for which its process has the GPU alone, in seconds, if others compile side by
+    side with it; their processes that take turns warm up so, too. The workload predicts times."""
+    costs = find_costs(run.workload)
+    assert costs is not None
+    step_s = costs.step_seconds(run)
+    running = {}
+    for stage, steps in count_stage_steps(protocol).items():
+        if stage == "nsys":
+            sessions = 2 if protocol.samples and costs.is_limited_by_cpu(run) else 1
+            running[stage] = sessions * (FIRST_RUN_S + SETTLING_S + step_s * steps)
+        elif protocol.turns and stage != name_stage("timer", 0):
+            running[stage] = HOST_LOOP_S + step_s * (steps - protocol.warmup_steps)
+        else:
+            running[stage] = HOST_LOOP_S + FIRST_RUN_S + max(BUSY_S, step_s) + step_s * steps
+    return running
 
 
 def predict_seconds(run: Run, protocol: Protocol) -> float | None:

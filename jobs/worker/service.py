@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -29,6 +30,7 @@ from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
 from profiler_job.jobs.worker import calibration, parallel, probes
 from profiler_job.jobs.worker.answers import answer, build_failed, build_measured, release, write_output_to
+from profiler_job.jobs.worker.compile_first import calling_before_first_run
 from profiler_job.jobs.worker.fork import fork_workers
 from profiler_job.jobs.worker.host_speed import measure_host_loop
 from profiler_job.jobs.worker.parallel import Place
@@ -82,6 +84,20 @@ def keep_busy(stepper: Stepper, at_least_s: float, step_ns: float) -> Busy:
     return {"steps": steps, "wall_ns": time.perf_counter_ns() - start}
 
 
+class WaitForOthers:
+    """The wait of a process before its first step runs: it sends `compiled`, and gets `go`. seconds: how long."""
+
+    def __init__(self, connection: Connection):
+        self.connection, self.seconds = connection, 0.0
+
+    def __call__(self) -> None:
+        began = time.perf_counter()
+        answer(self.connection, {"event": "compiled"})
+        if self.connection.recv() != GO:
+            raise ConnectionAbortedError("the job wants no step")
+        self.seconds += time.perf_counter() - began
+
+
 def perform(
     task: dict[str, Any],
     device: torch.device,
@@ -90,14 +106,14 @@ def perform(
     place: Place = Place(),  # noqa: B008  a constant
 ) -> None:
     """Carry out one task: warm up, send `ready`, wait for `go`, run `steps` steps, send `measured`. If the task has
-    `busy_s`, before `measured` send `timed`, wait for `go`, and keep the GPU busy.
+    `busy_s`, before `measured` send `timed`, wait for `go`, and keep the GPU busy. If it `waits`, send `compiled`, and
+    wait for `go`, before the first step runs (see `compile_first`).
 
     Warm-up steps have no ranges: a capture may be open, and only what lies in a `step` counts. Without warm-up the
     first measured step is the first of all. With `followed_by` run one more step (see `Stepper.follow_modules`).
     A failure is sent as `oom` or `failed` with the phase, the step (from 0, warm-up included) and memory in bytes.
     """
     stepper = None
-    host_loop_ns = measure_host_loop() if task["probe"] else None
     before: MemoryOf = {}
     try:
         if followed_by and task["run"]["compile"] != "off":
@@ -110,11 +126,16 @@ def perform(
         stepper = Stepper(task["run"], device, place)
         stepper.synchronize()
         built = time.perf_counter()
-        probed = warm_up(stepper, task, plain, before)
-        warm = time.perf_counter()
+        wait = WaitForOthers(connection)
+        if task["waits"] and task["run"]["compile"] == "off":
+            wait()
+        with calling_before_first_run(wait) if task["waits"] else nullcontext():
+            probed = warm_up(stepper, task, plain, before)
+        warm = time.perf_counter() - wait.seconds
         answer(connection, {"event": "ready"})
         if connection.recv() != GO:
             return
+        host_loop_ns = measure_host_loop() if task["probe"] else None  # until now others may have used the CPU
         if task["warmup_steps"]:  # the last one comes after the wait, in which the GPU was idle
             with annotation.no_ranges():
                 stepper.step()

@@ -16,6 +16,7 @@ from profiler_job.jobs.contract.ranges import BACKWARD, FORWARD, LOSS, OPTIMIZER
 from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import COMPILED, ModuleRanges
 from profiler_job.jobs.worker import parallel
+from profiler_job.jobs.worker.compile_first import compile_backward_with_forward
 from profiler_job.jobs.worker.parallel import Place
 from profiler_job.jobs.workloads import REFERENCE, annotation, build_workload
 from profiler_job.jobs.workloads.adamw import AdamW, build_optimizer, share_moments
@@ -69,6 +70,8 @@ class Stepper:
             compile_blocks(self.model, self.call_compiled)
         self.model = parallel.parallelise(self.model, run, device)
         self.apply: Callable[..., torch.Tensor] = self.model
+        if run["compile"] != "off":
+            compile_backward_with_forward()
         if run["compile"] in COMPILE_MODE:
             mode = COMPILE_MODE[run["compile"]]
             self.apply = partial(self.call_compiled, torch.compile(self.model, mode=mode, dynamic=False))

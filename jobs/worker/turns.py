@@ -95,7 +95,6 @@ def take_turns(task: dict[str, Any], device: torch.device, connection: Connectio
     rounds, send `turned`. A run that runs out of memory leaves the others; another failure is sent as `failed`."""
     if compiled := sum(run["compile"] != "off" for run in task["runs"]):
         torch._dynamo.config.recompile_limit = RECOMPILATIONS * compiled
-    host_loop_ns = measure_host_loop()
     turns, numbers = Turns(task, device, connection), range(len(task["runs"]))
     for number in numbers:
         write_output_to(task["logs"][number])
@@ -104,6 +103,7 @@ def take_turns(task: dict[str, Any], device: torch.device, connection: Connectio
     answer(connection, {"event": "ready"})
     if connection.recv() != GO:
         return
+    host_loop_ns = measure_host_loop()  # until now others may have used the CPU
     for _, number in draw_turns(len(numbers), task["rounds"], task["seed"]):
         if number in turns.steppers:
             turns.attempt(turns.take_turn, number)

@@ -178,6 +178,10 @@ class FakeService:
         print(f"{task['collector']}: {json.dumps(run)}", flush=True)
         self.fault = self.fault_of(name)
         try:
+            if task["waits"]:
+                self.connection.send({"event": "compiled"})
+                if self.connection.recv() != "go":
+                    return
             self.at("warm-up")
             self.connection.send({"event": "ready"})
             if self.connection.recv() != "go":

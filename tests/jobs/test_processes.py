@@ -8,7 +8,8 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.jobs.executor import gpu_executor, gpu_sampler
 from profiler_job.jobs.executor.result_store import Results
-from profiler_job.jobs.executor.sweep_runner import StoppedError, shuffle_pass
+from profiler_job.jobs.executor.sweep_runner import StoppedError
+from profiler_job.jobs.sweep.batches import shuffle_pass
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from tests.jobs.conftest import jobs
 from tests.jobs.test_sweep_runner import stop_when
@@ -95,10 +96,10 @@ def fail_in_process(monkeypatch, fake_worker, run, process, fault):
     """The fault happens in one process of a run alone."""
     time_run = gpu_executor.GpuExecutor.time
 
-    def time(executor, timed, number, position):
+    def time(executor, timed, number, position, passage):
         mine = (timed.run_id, number) == (run, process)
         fake_worker.fail({f"{run}/timer": fault} if mine else {})
-        time_run(executor, timed, number, position)
+        time_run(executor, timed, number, position, passage)
 
     monkeypatch.setattr(gpu_executor.GpuExecutor, "time", time)
 

@@ -13,6 +13,7 @@ from profiler_job.jobs.executor.nsys_cli import run_nsys
 from profiler_job.jobs.executor.python_samples import is_limited_by_cpu
 from profiler_job.jobs.executor.result_store import Results
 from profiler_job.jobs.executor.sweep_runner import StoppedError
+from profiler_job.jobs.sweep.batches import NSYS_WORKERS
 from tests.jobs.conftest import eventually
 from tests.jobs.tiny_runs import FIRST, LAST, ORDER, RUNS, SECOND, THIRD, OnGpu
 
@@ -213,7 +214,7 @@ def test_a_capture_ends_while_the_next_run_is_measured(session, fake_worker, nsy
     assert session().run() == dict.fromkeys(RUNS, "ok")
     sessions = [session for _, session, *_ in nsys_calls.find("start")]
     assert sessions[0] != sessions[1]
-    assert len(set(sessions)) == gpu_executor.NSYS_WORKERS
+    assert len(set(sessions)) == NSYS_WORKERS
     _, _, stop_began, stop_ended = next(call for call in nsys_calls.find("stop") if call[1] == sessions[0])
     assert stop_began < fake_worker.measured_at[f"{SECOND}/nsys"] < stop_ended
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import queue
 import sqlite3
 import threading
 import time
@@ -18,6 +17,8 @@ from profiler_job.jobs.executor.collectors import Nsys, Timer
 from profiler_job.jobs.executor.failures import CollectorError
 from profiler_job.jobs.executor.result_store import LockedError, Results
 from profiler_job.jobs.executor.sweep_runner import StoppedError
+from profiler_job.jobs.executor.sweep_state import SweepState
+from profiler_job.jobs.sweep.batches import NSYS_WORKERS
 from tests.jobs.conftest import eventually
 from tests.jobs.tiny_runs import FIRST, LAST, ORDER, RUNS, SECOND, THIRD, OnGpu
 from tests.waiting import HANGS_S
@@ -32,7 +33,7 @@ def test_every_run_is_timed_in_a_fresh_process_and_profiled_in_a_warm_one(sessio
         f"{run}/{c}": 1 for run in RUNS for c in ("timer", "nsys")
     }
     assert len(workers(fake_worker, "timer")) == len(RUNS)
-    assert len(workers(fake_worker, "nsys")) == gpu_executor.NSYS_WORKERS
+    assert len(workers(fake_worker, "nsys")) == NSYS_WORKERS
     for run in RUNS:
         folder = first.results.folder / run
         files = {path.name for path in folder.iterdir()}
@@ -477,15 +478,10 @@ def test_gpus_of_several_kinds_are_refused(session, monkeypatch):
     assert one.named("run_started") == []
 
 
-def test_several_gpus_profile_the_longest_run_first(session):
+def test_several_gpus_profile_the_longest_run_first(session, monkeypatch):
     queued = []
-
-    class Queue(queue.SimpleQueue):
-        def put(self, run):
-            queued.append(run.run_id)
-            super().put(run)
-
+    enqueue = SweepState.enqueue
+    monkeypatch.setattr(SweepState, "enqueue", lambda state, run: queued.append(run.run_id) or enqueue(state, run))
     one = session({"context_length": [8, 16384]}, gpus=(0, 1))
-    one.runner.state.queue = Queue()
     one.run()
     assert queued[len(one.sweep.runs)] == "tiny-ctx16384-fp32-naive-train_step"

@@ -166,7 +166,8 @@ class FakeConnection:
 
 
 def task(**changes):
-    return {"run": FIELDS | changes, "warmup_steps": 2, "steps": 3, "probe": True, "compare": False, "busy_s": 0.0}
+    of_task = {"warmup_steps": 2, "steps": 3, "probe": True, "compare": False, "busy_s": 0.0, "waits": False}
+    return {"run": FIELDS | changes} | of_task
 
 
 def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
@@ -179,6 +180,26 @@ def test_measured_steps_are_annotated_and_warm_up_steps_are_not(opened):
     assert [row["phase"] for row in measured["steps"][:5]] == ["forward", "loss", "backward", "optimizer", "step"]
     assert {row["step"] for row in measured["steps"]} == {0, 1, 2}
     assert measured["memory"] == []
+
+
+@pytest.mark.parametrize("compiled", ["off", pytest.param("default", marks=pytest.mark.long)])
+@pytest.mark.parametrize("mode", ["forward", "train_step"])
+def test_a_process_that_waits_has_compiled_all_and_taken_no_step(monkeypatch, mode, compiled):
+    """Backward, too, which PyTorch compiles when it first runs."""
+    seen, stepped = [], []
+
+    class Waiting(FakeConnection):
+        def send(self, message):
+            super().send(message)
+            if message["event"] == "compiled":
+                seen.append((len(stepped), len(service.GRAPHS.graphs)))
+
+    step, log, connection = Stepper.step, Log(), Waiting()
+    service.GRAPHS.forget()  # those of other tests
+    monkeypatch.setattr(Stepper, "step", lambda stepper, *args: stepped.append(step(stepper, *args)) or stepped[-1])
+    perform(task(mode=mode, compile=compiled) | {"waits": True}, CPU, connection, ModuleRanges(log.push, log.pop))
+    assert [message["event"] for message in connection.sent] == ["compiled", "ready", "measured"]
+    assert seen == [(0, {"off": 0, "default": 1 + (mode == "train_step")}[compiled])]
 
 
 def test_what_is_probed_of_the_host_and_the_busy_block_are_told_beside_the_steps():
