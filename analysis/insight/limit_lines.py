@@ -57,12 +57,9 @@ def describe_headline(limit: StepLimit) -> str:
 def describe_nothing_to_do(limit: StepLimit | None) -> str:
     """Describe why no change is listed for a step, and what to do. limit: None if the step was not captured."""
     if limit is None:
-        return (
-            "Not known: this step was timed, not captured by nsys. Profile your script to see what would help it: "
-            "profiler-job profile -- python train.py"
-        )
+        return "Not known, since nsys did not capture this step. Profile your own script to see what would help it."
     left = _LEFT.get(limit.names[0], "") if limit.names else ""
-    return f"No change that is checked for makes this step measurably faster or could save 5%. {left}".strip()
+    return f"Nothing on our list of changes would make this step 5% faster. {left}".strip()
 
 
 _LEFT = {

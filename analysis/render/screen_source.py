@@ -12,8 +12,7 @@ from profiler_job.jobs.contract.changes import LARGER_BATCH
 from profiler_job.jobs.contract.quantities import format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
-WIDE = 0.05
-"""From this width on, a part of its lower end, an interval has two significant digits, otherwise three."""
+_RATIO = ("ratio", "low", "high")
 
 
 def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", picture: str = "") -> Markup:
@@ -77,7 +76,8 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`; and that it is of another recording, if the step
     that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a larger batch
-    makes its own steps longer: `for the work of 115 ms, not measured`."""
+    makes its own steps longer: `for the work of 115 ms, not measured`. A ratio has two digits, or three if both ends of
+    its interval read the same otherwise."""
     if card["kind"] != "measured":
         of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
         return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
@@ -86,6 +86,7 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}") + elsewhere
-    kind = format_rounded if card["high"] / card["low"] > 1 + WIDE else format_quantity
-    ratio, low, high = (text.typeset(kind("ratio", card[name])) for name in ("ratio", "low", "high"))
+    ratio, low, high = (format_rounded("ratio", card[name]) for name in _RATIO)
+    if low == high:
+        ratio, low, high = (format_quantity("ratio", card[name]) for name in _RATIO)
     return Markup("{} [{}–{}]").format(ratio, low[:-1], high[:-1]) + elsewhere

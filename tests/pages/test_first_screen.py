@@ -136,16 +136,19 @@ def test_the_limits_name_the_kinds_of_their_parts():
     }
 
 
-def test_a_narrow_interval_has_more_digits_so_that_its_ends_differ():
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(1.396, 1.442, "1.42× [1.40–1.44]"), (1.36, 1.46, "1.4× [1.4–1.5]")]
+)
+def test_an_interval_has_three_digits_if_its_ends_would_read_the_same(low, high, words):
     """A card of 1.42 [1.40, 1.44] had no interval: both ends were 1.4."""
-    [card] = choose_cards([measured("compile", 1.42, 1.396, 1.442)], 100.0)
-    assert explain_gain(card) == "1.42× [1.40–1.44]"
+    [card] = choose_cards([measured("compile", 1.42, low, high)], 100.0)
+    assert explain_gain(card) == words
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (None, "Not known: this step was timed, not captured"),
+        (None, "Not known, since nsys did not capture this step."),
         (StepLimit({COMPUTE: 7.0, MEMORY: 3.0}), "a faster GPU, FP8 or a smaller model"),
         (StepLimit({CPU: 7.0, MEMORY: 3.0}), "a larger batch or a faster CPU"),
     ],
