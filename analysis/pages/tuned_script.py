@@ -27,7 +27,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
         Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
-        Column("loss_share", "loss differs by", "share", absent="not compared"),
+        Column("losses", "loss differs by", "words", absent="n/a"),
     ]
     tried = (
         Column("label", "change"),

@@ -115,7 +115,7 @@ HEADINGS = {
     "usd_per_million": "1M tokens",
     "mfu_share": "MFU",
     "peak_bytes": "peak allocated",
-    "loss_share": "loss differs by",
+    "losses": "loss differs",
     "could_save_share": "expected at most",
 }
 """Headings that are not the name with spaces."""

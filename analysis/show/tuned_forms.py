@@ -26,7 +26,7 @@ TITLES = {"steps": "The ladder", "not_helping": "What did not help", "not_reache
 SHOWN = {
     "steps": (
         *("label", "step_ns", "times_as_fast", "over_before", "tokens_per_s", "mfu_share", "peak_bytes"),
-        *("usd_per_million", "loss_share"),
+        *("usd_per_million", "losses"),
     ),
     "not_helping": ("label", "verdict", "with_it", "could_save_share", "peak_bytes", "on_top_of", "why"),
     "not_reached": ("label", "could_save_share", "why"),

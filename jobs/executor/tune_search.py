@@ -52,9 +52,9 @@ from profiler_job.jobs.contract.tuning import (
 from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
-from profiler_job.jobs.executor.tune_confirmation import confirm_winner, does_idle
+from profiler_job.jobs.executor.tune_confirmation import compare_steps, confirm_winner, does_idle
 from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
 LEAST_SAVING = 0.01
 """Part of a step that a candidate must be able to save."""
@@ -109,6 +109,7 @@ class Search:
         self.shares: dict[str, Any] = {}  # of the variant that is fastest until now
         self.compiled_s = 0.0  # the longest that a change took to compile
         self.parts: StepParts | None = None
+        self.runs: dict[tuple[str, ...], Sequence[VariantRun]] = {}
         self.hidden: tuple[str, ...] = ()  # changes that save kernel time, while the CPU limits the step
         self.is_by_processes = False
 
@@ -128,6 +129,7 @@ class Search:
                 self.parts = None  # to measure more of them, the script would have to start again
             is_whole &= self.try_processes()
             confirm_winner(self)
+            compare_steps(self)
             self.tuning.is_complete = is_whole
         except OverBudgetError:
             pass

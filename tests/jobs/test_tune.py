@@ -106,6 +106,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert winner.ratio_base.times_as_fast > 3
     assert tuning.is_complete and tuning.base.step_ns > 40e6 > 30e6 > winner.step_ns
     assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
+    assert first.losses.reason is None and 0 < first.losses.largest < 0.05 and first.losses.num == 13
     assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) >= 2
     assert tuning.confirmation.num_rounds >= 2
     assert max(tuning.confirmation.winner_ns) < min(tuning.confirmation.base_ns)
