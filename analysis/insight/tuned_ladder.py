@@ -47,6 +47,7 @@ STEP_COLUMNS = (
 )
 TRIED_COLUMNS = (
     *("change", "label", "outcome", "verdict", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
+    *("expected_times_as_fast", "expected_low_times_as_fast", "expected_high_times_as_fast"),
     *("could_save_share", "peak_bytes", "on_top_of", "why"),
 )
 VERDICTS = {
@@ -100,9 +101,18 @@ class TunedLadder:
 
     @property
     def not_helping(self) -> pd.DataFrame:
-        """The rows of `tried` that were decided, but of what helped later."""
-        is_reached = self.tried["outcome"] != Outcome.NOT_REACHED
-        return self.tried[is_reached & ~self.tried["change"].isin(list_kept(self.tuning))]
+        """The rows of `tried` that were decided, but of what helped later, and of `other_code`."""
+        is_reached = ~self.tried["outcome"].isin([Outcome.NOT_REACHED])
+        is_other = self.tried["change"].isin([*list_kept(self.tuning), *self.other_code["change"]])
+        return self.tried[is_reached & ~is_other]
+
+    @property
+    def other_code(self) -> pd.DataFrame:
+        """The rows of `tried` that need other code, of which parts of the step tell what they could give; with
+        `what_to_write`."""
+        is_expected = self.tried["expected_times_as_fast"].notna()
+        rows = self.tried[is_expected & (self.tried["outcome"] == Outcome.NOT_POSSIBLE)]
+        return rows.assign(what_to_write=[load_change(name).CODE if name in CHANGES else "" for name in rows["change"]])
 
     @property
     def not_reached(self) -> pd.DataFrame:
@@ -419,6 +429,8 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
         "verdict": verdict,
         "times_as_fast": ratio.times_as_fast if ratio else None,
         **_name_ends(ratio, ""),
+        "expected_times_as_fast": tried.expected.times_as_fast if tried.expected else None,
+        **_name_ends(tried.expected, "expected_"),
         "could_save_share": tried.could_save,
         "peak_bytes": tried.peak_bytes,
         "on_top_of": names,

@@ -36,6 +36,13 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         Column("could_save_share", "expected at most", "share", absent="n/a"),
         Column("why", "why", "words"),
     )
+    other_code = (
+        tried[0],
+        _ratio_column("expected_times_as_fast", "expected times as fast", "expected_"),
+        Column("on_top_of", "on top of", "words", absent="nothing"),
+        tried[-1],
+        Column("what_to_write", "what to write", "words"),
+    )
     return [
         Table(
             "steps",
@@ -49,6 +56,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
             ),
             steps,
         ),
+        Table("other_code", "What other code could give", other_code, ladder.other_code),
         Table("not_helping", "What did not help", tried, ladder.not_helping),
         Table("not_reached", "What was not reached", (tried[0], tried[3]), ladder.not_reached),
     ]

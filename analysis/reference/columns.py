@@ -111,6 +111,7 @@ HEADINGS = {
     "label": "change",
     "over_before": "over the one before",
     "with_it": "times as fast",
+    "expected_ratio": "expected times as fast",
     "tokens_per_s": "tokens/s",
     "usd_per_million": "1M tokens",
     "mfu_share": "MFU",

@@ -51,6 +51,7 @@ DROPPED = {
     "copy_lines": ("function", "copy_ns", "bytes"),
     "allocation_lines": ("function",),
     "tuned_steps": ("peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s", "losses"),
+    "tuned_other_code": ("on_top_of", "why"),
     "tuned_not_helping": ("peak_bytes", "on_top_of", "could_save_share"),
 }
 """Columns that a section drops in a narrow terminal, the first ones first; columns without values go before them."""

@@ -24,6 +24,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.tuning import (
     Confirmation,
+    ExpectedRatio,
     LossDifference,
     NoLossCode,
     NoPartsCode,
@@ -169,6 +170,22 @@ def test_each_step_of_the_ladder_shows_how_much_its_losses_differ():
         assert is_late == (reason is NoLossCode.NOT_MEASURED)
     del tuning.ladder[:-1]
     assert not any("from one seed" in note for note in interpret_tuning(tuning).notes), "the sentence has it"
+
+
+def test_what_other_code_could_give_has_a_table_of_its_own():
+    """With what to write; not what the script has already, of which nothing is expected."""
+    expected = ExpectedRatio(times_as_fast=1.08, low=1.05, high=1.12)
+    tried = [
+        Tried(change="fused_loss", outcome=Outcome.NOT_POSSIBLE, expected=expected, on_top_of=("bf16",)),
+        Tried(change="fused_adamw", outcome=Outcome.NOT_POSSIBLE, message="the script has it already"),
+    ]
+    ladder = interpret_tuning(make_tuning(tried=tried))
+    assert ladder.other_code["change"].tolist() == ["fused_loss"]
+    assert ladder.not_helping["change"].tolist() == ["fused_adamw"]
+    for shown in (format_tuned(ladder, "text", 120), format_tuned(ladder, "md", 80), render_tuned(ladder)):
+        assert "What other code could give" in shown and "1.08" in shown and "cross" in shown
+    rows = json.loads(format_tuned(ladder, "json", 80))["tried"]
+    assert rows[0]["expected_times_as_fast"] == 1.08 and rows[1]["expected_times_as_fast"] is None
 
 
 def test_fresh_processes_confirm_or_differ(ladder):
