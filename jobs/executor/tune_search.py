@@ -1,5 +1,10 @@
 """The search of `tune`: measure the change that could save most, keep it if the script is measurably faster, and go on
-with what that leaves, until nothing could save 1% or the time is over."""
+with what that leaves, until nothing could save 1% or the time is over.
+
+What can be switched between steps takes turns in one process, also what compiles, pads or keeps activations: its rounds
+are paired, while fresh processes of one variant differ by more than many changes give. Processes alternate for what is
+fixed at their start, and to confirm the winner, alone.
+"""
 
 import random
 import time
