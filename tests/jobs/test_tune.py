@@ -62,6 +62,7 @@ for step in range(STEPS):
 
 
 NOTHING = MappingProxyType({})
+FAKE_NSYS = "tests/fake_nsys/nsys"
 
 
 @pytest.fixture
@@ -75,11 +76,14 @@ def tune(tmp_path):
             source = source.replace(old, new)
         (tmp_path / "train.py").write_text(source)
         (tmp_path / "tmp").mkdir(exist_ok=True)
+        write_noting_nsys(tmp_path)
         command = [sys.executable, "-m", "profiler_job", "tune", "--skip", "3", *options, "--", sys.executable]
         return subprocess.Popen(
             [*command, "train.py"],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
+            | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -87,6 +91,14 @@ def tune(tmp_path):
         )
 
     return start
+
+
+def write_noting_nsys(folder: Path) -> None:
+    """Write the fake nsys to `bin`, so that it notes each call in the file `nsys_called`."""
+    (folder / "bin").mkdir(exist_ok=True)
+    nsys = folder / "bin" / "nsys"
+    nsys.write_text(f'#!/bin/sh\necho "$@" >> {folder / "nsys_called"}\nexec {ROOT / FAKE_NSYS} "$@"\n')
+    nsys.chmod(0o755)
 
 
 def find_outcomes(tuning) -> dict[str, Outcome]:
@@ -117,6 +129,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     names = sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir())
     assert names == ["log.txt", "tune.html", "tune.json"]
     assert "What to write" in printed and "+ fused optimizer" in printed
+    assert not (tmp_path / "nsys_called").exists(), "nothing is captured: its tracing would slow some variants"
     again = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
     printed, _ = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0 and "--again" in printed and "measuring" not in printed
