@@ -1,12 +1,15 @@
 """The calls of a step with larger batches: each tensor that depends on the batch has more rows, and parameters stay."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from profiler_job.jobs.contract.ranges import BACKWARD, OPTIMIZER
 from profiler_job.jobs.executor.described_calls import Call, list_inputs, list_tensors, name_operator, replace_tensors
 
 Shape = tuple[int, ...]
+BATCHED = ("bmm", "baddbmm")
+"""Operators whose first dimension is of samples, whatever is outermost in memory."""
 
 
 def enlarge_calls(calls: Sequence[Call], rows: int, factor: int) -> list[Call]:
@@ -18,8 +21,9 @@ def enlarge_calls(calls: Sequence[Call], rows: int, factor: int) -> list[Call]:
     made: set[int] = set()
     depending: set[int] = set()  # on the batch
 
-    def enlarge(tensor: dict[str, Any]) -> dict[str, Any]:
-        dimension = find_outer(tensor, rows) if tensor["value"] in depending else None
+    def enlarge(tensor: dict[str, Any], is_batched: bool) -> dict[str, Any]:
+        place_of_rows = 0 if is_batched else find_outer(tensor, rows)
+        dimension = place_of_rows if tensor["value"] in depending else None
         if dimension is None:
             return tensor
         shape = [size * (factor if place == dimension else 1) for place, size in enumerate(tensor["shape"])]
@@ -43,7 +47,8 @@ def enlarge_calls(calls: Sequence[Call], rows: int, factor: int) -> list[Call]:
             gradients = find_gradients(call, new, known, parameters)
             depending |= {tensor["value"] for tensor in new if tensor["value"] not in gradients}
         made |= {tensor["value"] for tensor in new}
-        enlarged.append(enlarge_call(call, [*inputs, *outputs], enlarge))
+        is_batched = name_operator(call) in BATCHED
+        enlarged.append(enlarge_call(call, [*inputs, *outputs], partial(enlarge, is_batched=is_batched)))
     return enlarged
 
 

@@ -78,6 +78,12 @@ def test_calls_of_a_larger_batch_are_those_of_a_step_that_has_it(rows, is_fused,
     assert count(larger) == count(change_calls(record(2 * rows, is_fused, is_bf16=is_bf16), ()))
 
 
+def test_heads_of_one_sequence_are_as_many_more():
+    """Of one row each dimension is a multiple: heads and tokens."""
+    larger, known = change_calls(record(1, is_fused=False), [LARGER_BATCH]), change_calls(record(2, is_fused=False), ())
+    assert all(count(larger)[call] == number for call, number in count(known).items() if call[0] == "bmm")
+
+
 def test_calls_of_fewer_passes_are_those_of_larger_micro_batches_each_as_often():
     """All but those that add gradients up, of passes after the first."""
     larger = count(change_calls(record(2, num_passes=4), [FEWER_ACCUMULATIONS]))
