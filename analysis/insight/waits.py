@@ -8,7 +8,7 @@ before, unless that is too long ago.
 A synchronisation that waits for the GPU does not make it idle by itself: what is launched after it comes late. How much
 of this would be hidden without it is found by a replay: the CPU launches as before, but without the times in which it
 was blocked, at most FULL_QUEUE launches ahead of the GPU. What an idle time loses in the replay counts for the line of
-the last synchronisation before, not for the line that was sampled.
+the last synchronisation before in which the CPU lost so much, not for the line that was sampled.
 """
 
 import itertools
