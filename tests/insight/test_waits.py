@@ -100,6 +100,18 @@ def test_time_that_no_sample_covers_is_a_share(tmp_path):
     assert summary.capture["sampled_share"] == pytest.approx(3.5 / 19)
 
 
+def test_a_line_of_another_thread_than_the_main_one_is_said_to_be_there(tmp_path):
+    """The thread that launches runs the steps; the main one waits for it."""
+    export = Export()
+    for at in (0, 5, 9):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS, thread=3)
+    take_samples(export, 0, 10, TOKENIZE, thread=3)
+    take_samples(export, 0, 10, ("join", "/usr/lib/python3.12/threading.py", 1149))
+    assert list_lines(summarise_export(export, tmp_path)) == {
+        "train.py:8": (7.0, "own code 100%; in another thread than the main one")
+    }
+
+
 def test_a_long_call_between_samples_of_one_line_counts_for_it(tmp_path):
     export = Export()
     for at in (0, 20):
