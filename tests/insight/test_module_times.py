@@ -47,6 +47,16 @@ def show(*arguments):
     return done.stdout
 
 
+def test_ranges_in_which_calls_of_graphs_are_named_are_not_listed(tmp_path):
+    export = Export()
+    export.span("step", 0, 900)
+    for at, name in ((10, "modules:call 3"), (100, "modules:call 0 broken"), (200, "modules:sync 2"), (300, "own")):
+        export.push(name, at, at + 50)
+        export.launch(at + 5, start=at + 20, end=at + 40, name=NORM)
+    rows = summarise(read(export.sqlite(tmp_path / "a.sqlite"))).sections["ranges"]
+    assert set(rows["name"]) == {"step", "own"}
+
+
 def test_kernels_of_a_compiled_model_are_by_layer_and_each_counts_once(tmp_path):
     rows = summarise(read(make_capture(tmp_path))).sections["modules"]
     assert dict(zip(rows["name"], rows["total_ns"])) == {
