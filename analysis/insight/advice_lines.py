@@ -72,7 +72,8 @@ def _format_line(entry: Mapping[str, Any]) -> str:
         labels += ", together"
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
-        ratio = f"{format_quantity('ratio', now / then)} as fast" if entry["apart"] is None else _explain_apart(entry)
+        faster = f"{format_quantity('ratio', entry['times_as_fast'])} as fast"
+        ratio = faster if entry["apart"] is None else _explain_apart(entry)
         return f"{labels}: measured, {format_time(then)} instead of {format_time(now)}, {ratio}; do: {entry['do']}"
     return (
         f"{labels}: could save up to {format_time(entry['ceiling_ns'])}; do: {entry['do']}; how sure: {entry['sure']}"

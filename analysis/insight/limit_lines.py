@@ -54,6 +54,22 @@ def describe_headline(limit: StepLimit) -> str:
     return f"{_HEADLINES[limit.names[0]]} {shares[0]} of this step" if shares else "No time passes"
 
 
+def describe_nothing_to_do(limit: StepLimit | None) -> str:
+    """Describe why no change is listed for a step, and what to do. limit: None if the step was not captured."""
+    if limit is None:
+        return "Not known, since nsys did not capture this step. Profile your own script to see what would help it."
+    left = _LEFT.get(limit.names[0], "") if limit.names else ""
+    return f"Nothing on our list of changes would make this step 5% faster. {left}".strip()
+
+
+_LEFT = {
+    COMPUTE: "To go faster, use a faster GPU, FP8 or a smaller model.",
+    MEMORY: "To go faster, fuse more kernels or use a GPU with more memory bandwidth.",
+    COMMUNICATION: "To go faster, exchange less often or use faster links.",
+    CPU: "To go faster, use a larger batch or a faster CPU.",
+}
+"""What is left to do if no change helps, by what limits the step."""
+
 _HEADLINES = {
     COMPUTE: "Matmuls and attention take",
     MEMORY: "Reading and writing memory takes",

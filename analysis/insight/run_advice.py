@@ -81,9 +81,9 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
     most a ceiling, then what is not advised.
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
-    not measured). Where it was measured: measured_in, the speed-up's range low to high, and apart: how far the
-    processes are apart if they are too far for a ratio (`metrics.steady`), or else None. Where it was not: ceiling_ns,
-    time_ns and sure.
+    not measured). Where it was measured: measured_in, the speed-up times_as_fast with its range low to high, and apart:
+    how far the processes are apart if they are too far for a ratio (`metrics.steady`), or else None. Where it was not:
+    ceiling_ns, time_ns and sure.
     """
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
@@ -94,7 +94,7 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
             continue  # another choice for the same kernels, and the lesser
         if (name,) not in known:
             others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
-    gains.sort(key=lambda gain: -gain["gain_ns"] / gain["step_ns"])
+    gains.sort(key=lambda gain: -gain["times_as_fast"])
     return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
 
 
@@ -106,9 +106,7 @@ def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[d
         entry |= {
             "step_ns": row["before_ns"],
             "gain_ns": row["before_ns"] - row["after_ns"],
-            "low": row["low"],
-            "high": row["high"],
-            "measured_in": row["measured_in"],
+            **{name: row[name] for name in ("times_as_fast", "low", "high", "measured_in")},
             "apart": row["apart"] if row["apart"] > MOST_APART else None,
         }
         if row["gains"]:

@@ -28,20 +28,21 @@ def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: p
     """Return how much faster BF16 training steps are if they are compiled, and which compiled runs were captured.
 
     runs: of `home_cases.list_runs`. captured: the runs of `select_captured_runs` by state. gains: as in
-    `prediction.measured`. The fact num_without_modules counts captured runs of whose kernels no module is known.
+    `prediction.measured`. num_captured: the captured runs of the first state; num_without_modules: those of them of
+    whose kernels no module is known.
     """
-    num_captured = {state: len(rec.runs) for state, rec in captured.items()}
-    num_with_modules = 0
-    for rec in captured.values():
-        totals = kernel_time.kernel_totals(rec.kernels)
-        num_with_modules += totals.loc[totals["module"] != "", "run_id"].nunique()
+    num_captured = num_with_modules = 0
+    if captured:
+        first = next(iter(captured.values()))
+        totals = kernel_time.kernel_totals(first.kernels)
+        num_captured, num_with_modules = len(first.runs), totals.loc[totals["module"] != "", "run_id"].nunique()
     steps = _select_gains(runs, gains)
     faster = steps[steps["gains"]]
     return assemble(
         {
-            "num_captured": sum(num_captured.values()),
-            "num_in_bf16": num_captured.get(COMPILED, 0),
-            "num_without_modules": sum(num_captured.values()) - num_with_modules,
+            "num_captured": num_captured,
+            "is_in_bf16": COMPILED in captured,
+            "num_without_modules": num_captured - num_with_modules,
         },
         [
             Claim("faster", faster, facts=count_all(steps)),
@@ -60,4 +61,4 @@ def _select_gains(runs: pd.DataFrame, gains: pd.DataFrame | None) -> pd.DataFram
     usual = runs[(runs["state"] == BF16) & (runs["mode"] == MODES[-1]) & (runs["distance"] <= 1)]
     is_compiled = gains["changes"].map(lambda names: names == (COMPILE,)).astype(bool)
     rows = gains[is_compiled & gains["run_id"].isin(usual["run_id"])]
-    return rows.assign(gains=rows["gains"].astype(bool), speedup=rows["before_ns"] / rows["after_ns"])
+    return rows.assign(gains=rows["gains"].astype(bool), speedup=rows["times_as_fast"])

@@ -8,7 +8,7 @@ import pandas as pd
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
-from profiler_job.analysis.insight.limit_lines import describe_headline
+from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_to_do
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default, find_value_name
 from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE
@@ -37,6 +37,7 @@ def describe_screen(
     timed processes num_steps, num_processes, shortest_ns, longest_ns and num_slow, and whether the run took turns
     (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
+    cards = choose_cards(first, numbers["step_ns"])
     return {
         "run": run,
         "settings": describe_settings(run),
@@ -54,7 +55,8 @@ def describe_screen(
         if limit is not None
         else [],
         "headline": NOT_PROFILED if limit is None else describe_headline(limit),
-        "cards": choose_cards(first, numbers["step_ns"]),
+        "cards": cards,
+        "why_no_cards": "" if cards else describe_nothing_to_do(limit),
         "numbers": numbers,
     }
 
@@ -96,14 +98,15 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
-    """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), before_ns, ratio (None if none
-    is known), low, high, fits_limit, where (the line of the script that it is about, or ""), whether that line holds
-    the waiting (holds), and what to do if no other change is for it (do). Where it was measured: after_ns, and apart as
-    in `rank_changes`. Otherwise ceiling_ns, which it could save at most."""
+    """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), shown_ns (the step of the
+    screen), before_ns, ratio (None if none is known), low, high, fits_limit, where (the line of the script that it is
+    about, or ""), whether that line holds the waiting (holds), and what to do if no other change is for it (do). Where
+    it was measured: after_ns, and apart as in `rank_changes`. Otherwise ceiling_ns, which it could save at most."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
     now = entry["step_ns"] or step_ns
     card: dict[str, Any] = {"changes": names, "fits_limit": entry.get("fits_limit", False), "before_ns": now}
+    card |= {"shown_ns": step_ns}
     card |= {"where": entry.get("where", ""), "holds": entry.get("line_share", 0.0) >= HELD}
     card["do"] = entry["do"] if names == (SCRIPT_LINE,) else ""
     card |= {
@@ -111,9 +114,8 @@ def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str,
         "lines": [module.LINE for module in modules if not card["do"]],
     }
     if "measured_in" in entry:
-        after_ns = now - entry["gain_ns"]
-        card |= {"kind": MEASURED, "ratio": now / after_ns, "low": entry["low"], "high": entry["high"]}
-        return card | {"after_ns": after_ns, "apart": entry["apart"]}
+        card |= {"kind": MEASURED, "ratio": entry["times_as_fast"], "low": entry["low"], "high": entry["high"]}
+        return card | {"after_ns": now - entry["gain_ns"], "apart": entry["apart"]}
     left_ns = (now or 0) - float(entry["ceiling_ns"])
     ratio = now / left_ns if now and left_ns > 0 else None
     return card | {"kind": AT_MOST, "ratio": ratio, "low": 1.0, "high": ratio, "ceiling_ns": float(entry["ceiling_ns"])}

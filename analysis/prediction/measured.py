@@ -33,7 +33,8 @@ USUAL = (
     (*_LADDER, CUDA_GRAPHS),
 )
 """The sets of changes that runs are paired by."""
-COLUMNS = ("run_id", "gpu_name", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains")
+_RATIO = ("times_as_fast", "low", "high")
+COLUMNS = ("run_id", "gpu_name", "changes", "before_ns", "after_ns", *_RATIO, "measured_in", "apart", "gains")
 _OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "parts", "apart"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "loop_ns", "measured_in"]
 
@@ -42,14 +43,14 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     """Each run of the recordings on each GPU, with each of the usual sets of changes for which the run with these was
     timed on such a GPU, too: COLUMNS.
 
-    before_ns and after_ns: the unprofiled step, the median over steps. Both are of one recording (`measured_in`) where
-    one has both, as hosts differ; otherwise of the first ones that have them. low, high: the range of before_ns /
-    after_ns over pairs of processes, each with the median of its steps. apart: how far the processes of either step are
-    apart (`steady.measure_apart`), the larger of both. gains: whether the run is faster with the
-    changes, beyond the noise `band` of wall times and what a faster host explains, by all pairs of processes.
+    before_ns and after_ns: the unprofiled step as every page shows it (`timing.host_times`). Both are of one recording
+    (`measured_in`) where one has both, as hosts differ; otherwise of the first ones that have them. times_as_fast:
+    their ratio; low, high: its range over pairs of processes, each with the median of its steps. apart: how far the
+    processes of either step are apart (`steady.measure_apart`), the larger of both. gains: whether the run is faster
+    with the changes, beyond the noise `band` of wall times and what a faster host explains, by all pairs of processes.
 
-    Of runs that took turns in one process, after_ns is before_ns by their ratio within rounds, low and high are the
-    interval of that, and apart is 0 (`metrics.turns`).
+    Of runs that took turns in one process, times_as_fast is their ratio within rounds, low and high are its interval,
+    and apart is 0 (`metrics.turns`); the two times stay as they are.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
@@ -73,19 +74,20 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     gains &= low > 1
     apart = sides[["before_apart", "after_apart"]].max(axis=1)
     table = sides.assign(gains=gains, low=low, high=high, apart=apart)
+    table["times_as_fast"] = table["before_ns"] / table["after_ns"]
     rounds = {name: list_rounds(rec.steps, rec.processes) for name, rec in recordings.items()}
     return _prefer_turns(table, rounds)[[*COLUMNS]]
 
 
 def _prefer_turns(table: pd.DataFrame, rounds: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Replace the gains of pairs of runs that took turns in one process by those within rounds."""
+    """Replace the ratios of pairs of runs that took turns in one process by those within rounds."""
     if not any(map(len, rounds.values())):
         return table
     rows = []
     for row in table.to_dict("records"):
         before, after = (rounds[row[name]] for name in ("measured_in_before", "measured_in"))
         if turns := compare_turns(before, after, [row["run_id"]], [row["other"]]):
-            row |= {"after_ns": row["before_ns"] / turns.times_as_fast, "low": turns.low, "high": turns.high}
+            row |= {name: getattr(turns, name) for name in _RATIO}
             row |= {"gains": is_faster(turns), "apart": 0.0}
         rows.append(row)
     return pd.DataFrame(rows, columns=table.columns)

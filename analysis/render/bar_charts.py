@@ -25,7 +25,7 @@ from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_
 MOST_PANELS, BETWEEN_PANELS = 3, 12
 """Panels in a row, and pixels between them."""
 NUMBER = 42
-"""Pixels of a number in a bar."""
+"""Pixels for a number right of a bar."""
 
 
 def dumbbell(
@@ -281,8 +281,8 @@ def ratio_bars(
     hollow: str = "",
     panels: int = 0,
 ) -> alt.LayerChart | alt.ConcatChart:
-    """One bar per case from zero to its `value`, an outline if its `series` is `hollow`. A bar's number is in it, or
-    right of it if the bar is short. order: of the series that a legend names. panels: so many of the columns of `by`
+    """One bar per case from zero to its `value`, an outline if its `series` is `hollow`. A bar's number is
+    right of it. order: of the series that a legend names. panels: so many of the columns of `by`
     name a panel, on one scale with all others; panels share a row where there is room."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["bar"] = case_label(rows, list(by)[panels:])
@@ -291,7 +291,7 @@ def ratio_bars(
     columns = MOST_PANELS if panels and width > NARROW else 1
     named = data.assign(label=data["bar"])
     wide = plot_width(named, (width + (columns - 1) * (LABEL_SLACK - BETWEEN_PANELS)) // columns)
-    top, axis = 1.12 * data["value"].max(), category_axis(drawing, width)
+    top, axis = data["value"].max() * wide / (wide - NUMBER), category_axis(drawing, width)
     if not panels:
         return _draw_ratio_bars(data, drawing, wide, axis, top, unit, hollow)
     drawn_panels: list[alt.LayerChart] = []
@@ -320,17 +320,9 @@ def _draw_ratio_bars(
         .encode(y=y, x=x, description=alt.Description("title:N"))
         for name, of_some in data.groupby("series", sort=False)
     ]
-    is_short = data["value"] / top * wide < NUMBER
-    inside = alt.condition(alt.datum.series == hollow, alt.value(drawing[TEXT]), alt.value(drawing["--chart-gap"]))
-    placed = [(data[is_short], x, alt.value(drawing[TEXT])), (data[~is_short], alt.datum(0), inside)]
-    numbers = [
-        alt.Chart(drawing.data(of_some), width=wide, height=high)
-        .mark_text(align="left", dx=4, fontSize=12)
-        .encode(y=y, x=place, text=alt.Text("text:N"), color=colour_of)
-        for of_some, place, colour_of in placed
-        if len(of_some)
-    ]
-    return alt.LayerChart(layer=[*bars, *numbers])
+    numbers = alt.Chart(drawing.data(data), width=wide, height=high)
+    numbers = numbers.mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
+    return alt.LayerChart(layer=[*bars, numbers.encode(y=y, x=x, text=alt.Text("text:N"))])
 
 
 def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str] = ()) -> alt.LayerChart:

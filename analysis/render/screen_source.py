@@ -9,8 +9,10 @@ from markupsafe import Markup
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
 from profiler_job.jobs.contract.changes import LARGER_BATCH
+from profiler_job.jobs.contract.quantities import format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
+_RATIO = ("ratio", "low", "high")
 
 
 def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", picture: str = "") -> Markup:
@@ -21,6 +23,8 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
+    else:
+        tables.append(text.inline(f"Do this next: {screen['why_no_cards']}"))
     title = ": ".join(filter(None, (step, screen["headline"])))
     if picture:
         tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
@@ -70,14 +74,19 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
 
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
-    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`. What was not measured: `of 115 ms, not
-    measured`; a larger batch makes its own steps longer: `for the work of 115 ms, not measured`."""
+    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`; and that it is of another recording, if the step
+    that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a larger batch
+    makes its own steps longer: `for the work of 115 ms, not measured`. A ratio has two digits, or three if both ends of
+    its interval read the same otherwise."""
     if card["kind"] != "measured":
         of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
         return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
+    shown = card["shown_ns"] and text.rounded(card["shown_ns"], "ns")
+    elsewhere = Markup("" if text.rounded(card["before_ns"], "ns") == shown else ", in another recording")
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
-        return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}")
-    low, high = (text.number_alone(card[end], "ratio") for end in ("low", "high"))
-    interval = Markup(" [{}–{}]").format(low, high) if low != high else Markup("")
-    return Markup(text.rounded(card["ratio"], "ratio")) + interval
+        return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}") + elsewhere
+    ratio, low, high = (format_rounded("ratio", card[name]) for name in _RATIO)
+    if low == high:
+        ratio, low, high = (format_quantity("ratio", card[name]) for name in _RATIO)
+    return Markup("{} [{}–{}]").format(ratio, low[:-1], high[:-1]) + elsewhere

@@ -134,11 +134,6 @@ def rounded(value: float, unit: str) -> Markup:
     return typeset(format_rounded(kind, value))
 
 
-def number_alone(value: float, unit: str) -> Markup:
-    """`rounded` without its unit, in a range."""
-    return Markup(str(rounded(value, unit)).rstrip("\u00d7%"))
-
-
 def thousands(value: float) -> Markup:
     """`17.9k`: three digits of a rate."""
     return Markup(f"{value / 1e3:.3g}k" if value >= 1e3 else f"{value:.3g}")

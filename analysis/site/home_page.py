@@ -8,7 +8,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import home, home_cases, run_page, unmeasured_cases
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.analysis.pages.topics import ANATOMY
@@ -16,7 +15,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
-from profiler_job.analysis.site.compiled_answers import answer_compiled
+from profiler_job.analysis.site.compiled_answers import CompiledAnswers
 from profiler_job.analysis.site.fragments import to_script
 from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
 from profiler_job.analysis.site.site_writer import Site
@@ -31,11 +30,12 @@ FOLDER = "report/cases"
 
 def find_opening_runs(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[str]:
     """Find the ids of the runs of the step that home opens on."""
-    cases = home_cases.list_cases(_list_recordings(rec, studies))
+    cases = home_cases.list_cases(list_recordings(rec, studies))
     return [run_id for _, run_id in home_cases.choose_case(cases).runs.values()] if cases else []
 
 
-def _list_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[store.Recording]:
+def list_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> list[store.Recording]:
+    """List the recordings whose steps home may show."""
     return [rec, *(other for study, other in studies.items() if study not in (AGAIN, LOSSES))]
 
 
@@ -45,14 +45,14 @@ def write_home(
     studies: Mapping[str, store.Recording],
     run_pages: RunPages,
     gains: pd.DataFrame | None,
-    bands: Bands | None,
+    compiled: CompiledAnswers,
     members: Sequence[Mapping[str, Any]],
     **pages: Any,
 ) -> None:
     """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
-    run_pages: the pages of all runs; gains: as in `prediction.measured`; bands: of times; members: the questions of
-    ANATOMY, as `list_members` gives them; pages: what else the template needs."""
-    recordings = _list_recordings(rec, studies)
+    run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY,
+    as `list_members` gives them; pages: what else the template needs."""
+    recordings = list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
     screens = _describe_screens(recordings, cases, gains)
     links = [_list_links(other, run_pages) for other in recordings]
@@ -77,7 +77,6 @@ def write_home(
     words = pages["picker"]["words"] if pages["picker"] else ""
     extra = {"shown": pages["shown"], "words": words, "compiled": None}
     if home_cases.COMPILED in names:
-        compiled = answer_compiled(site, recordings, gains, bands)
         members = compiled.add_to(members)
         extra["compiled"] = {"note": compiled.note, "place": names.index(home_cases.COMPILED) + 1}
     states = [state | {"link": _lead_up(state["link"])} for state in pages["states"]]

@@ -76,7 +76,7 @@ def _mark_words(markdown: str, is_question: bool) -> str:
         markdown = _VERDICT.sub(r'\1\2<div class="verdict" markdown="1">\n\n\3\n\n</div>\n', markdown, count=1)
     markdown = _CLASSED.sub(_add_class, markdown)
     markdown = _NOTE.sub(r'<p class="note" data-search-exclude markdown="1">\1</p>', markdown)
-    markdown = markdown.replace('<p class="conditions">', '<p class="conditions" data-search-exclude>')
+    markdown = markdown.replace('<p class="conditions" ', '<p class="conditions" data-search-exclude ')
     return _BADGE.sub(r'<p class="conditions" data-search-exclude markdown="1">\1</p>', markdown)
 
 

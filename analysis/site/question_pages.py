@@ -10,7 +10,7 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages import telemetry, token_costs
+from profiler_job.analysis.pages import home_cases, telemetry, token_costs
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.script_answers import answer_script
@@ -22,7 +22,8 @@ from profiler_job.analysis.render.text import file_name, plain
 from profiler_job.analysis.render.timeline import pack
 from profiler_job.analysis.show.wait_stacks import draw_stacks, format_stacks
 from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
-from profiler_job.analysis.site.home_page import write_home
+from profiler_job.analysis.site.compiled_answers import answer_compiled
+from profiler_job.analysis.site.home_page import list_recordings, write_home
 from profiler_job.analysis.site.page_context import (
     RunPages,
     ask,
@@ -65,13 +66,19 @@ def write_questions(
     twin = _find_twin(site, rec, studies, known)
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
+    compiled = answer_compiled(site, list_recordings(rec, studies), gains, bands)
 
     def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
-        of_twin = twin.write(question, bands) if twin else {}
+        slugs = {_name_state(rec): question.slug}
+        slugs |= {home_cases.BF16: twin.name(question)} if twin else {}
+        if page := compiled.pages.get(question.letter):
+            slugs |= {page.label: page.slug}
+            page.write(**_words_of_state(question, page.label, slugs))
+        of_twin = twin.write(question, bands, slugs) if twin else {}
         for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
-        return _write_question(site, question, answer, rec, **of_twin) | of_twin
+        return _write_question(site, question, answer, rec, switch=_link_others(slugs, question.slug)) | of_twin
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
         return question.answer(
@@ -101,7 +108,7 @@ def write_questions(
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    write_home(site, rec, studies, run_pages, gains, bands, list_members(ANATOMY, said), **pages)
+    write_home(site, rec, studies, run_pages, gains, compiled, list_members(ANATOMY, said), **pages)
     return site
 
 
@@ -122,15 +129,33 @@ class _Twin:
     rec: store.Recording
     site: Site
 
-    def write(self, question: Question, bands: Bands) -> dict[str, Any]:
-        """Write the page of a question of the twin; gives what the page of the main recording shows of it."""
+    def name(self, question: Question) -> str:
+        """The slug of the page of a question."""
+        return f"bf16-{question.slug}"
+
+    def write(self, question: Question, bands: Bands, slugs: Mapping[str, str]) -> dict[str, Any]:
+        """Write the page of a question of the twin; gives its parts of topics. slugs: as `_link_others` takes them."""
         answer = ask(question, self.rec, bands=bands)
-        slug, template = f"bf16-{question.slug}", question.template
-        words = {**_words(question), "twin_of": question.slug, "searched": []}
-        self.site.write(
-            f"report/{slug}.md", template, answer, **words, conditions=describe_question_conditions(self.rec)
-        )
-        return {"twin": {"slug": slug, "parts": render_in_topics(self.site, question, template, answer)}}
+        words = _words_of_state(question, home_cases.BF16, slugs)
+        conditions = describe_question_conditions(self.rec)
+        self.site.write(f"report/{self.name(question)}.md", question.template, answer, **words, conditions=conditions)
+        return {"twin": {"parts": render_in_topics(self.site, question, question.template, answer)}}
+
+
+def _words_of_state(question: Question, state: str, slugs: Mapping[str, str]) -> dict[str, Any]:
+    """The head of a question's answer in a state. slugs: as `_link_others` takes them."""
+    return {"title": question.title, "searched": [], "state": state, "switch": _link_others(slugs, slugs[state])}
+
+
+def _name_state(rec: store.Recording) -> str:
+    """Name the state of the runs of the main recording: `FP32`."""
+    return " / ".join(sorted(rec.runs["precision"].astype(str).str.upper().unique()))
+
+
+def _link_others(slugs: Mapping[str, str], shown: str) -> dict[str, str]:
+    """The switch of a question's page. slugs: of its page in each state; shown: the slug of this page, which the switch
+    does not link."""
+    return {state: "" if slug == shown else slug for state, slug in slugs.items()}
 
 
 def _words(question: Question) -> dict[str, Any]:

@@ -56,7 +56,6 @@ FILTERS = (
     "ratio_range",
     "percent_range",
     "rounded",
-    "number_alone",
     "thousands",
     "short_parameters",
     "count",

@@ -24,6 +24,7 @@ from profiler_job.analysis.pages.questions import (
     top_kernel,
     training_mix,
 )
+from profiler_job.analysis.prediction.measured import COLUMNS
 from profiler_job.analysis.site import page_context
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
@@ -384,13 +385,13 @@ def test_a_run_page_says_what_was_measured_before_what_has_a_bound(rec):
     run_id, gpu = "small-ctx512-fp32-naive-train_step", str(rec.runs["gpu_name"].iloc[0])
     measured = pd.DataFrame(
         [
-            (gpu, ("tf32",), 30e6, 20e6, 1.4, 1.6, "precision", 0.04, True),
-            (gpu, ("fused_adamw",), 30e6, 29e6, 0.9, 1.1, "optimizer", 0.04, False),
-            (gpu, ("compile",), 30e6, 10e6, 2.9, 3.1, "host", 0.04, True),
-            ("NVIDIA of another kind", ("bf16",), 30e6, 1e6, 29, 31, "elsewhere", 0.04, True),
+            (run_id, gpu, ("tf32",), 30e6, 20e6, 1.5, 1.4, 1.6, "precision", 0.04, True),
+            (run_id, gpu, ("fused_adamw",), 30e6, 29e6, 1.03, 0.9, 1.1, "optimizer", 0.04, False),
+            (run_id, gpu, ("compile",), 30e6, 10e6, 3.0, 2.9, 3.1, "host", 0.04, True),
+            (run_id, "NVIDIA of another kind", ("bf16",), 30e6, 1e6, 30.0, 29, 31, "elsewhere", 0.04, True),
         ],
-        columns=["gpu_name", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"],
-    ).assign(run_id=run_id)
+        columns=[*COLUMNS],
+    )
     checks = pd.DataFrame(columns=["run_id", "check", "found", "at_least", "at_most", "passed"])
     names = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry")
     tables = {name: getattr(rec, name) for name in names}

@@ -9,19 +9,21 @@ from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen, run_page
 from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.prediction.measured import COLUMNS as COLUMNS_OF_GAINS
 from profiler_job.analysis.render import text
-from profiler_job.analysis.render.screen_source import explain_gain, format_gain
+from profiler_job.analysis.render.screen_source import explain_gain, format_gain, to_markdown
 from profiler_job.analysis.site.page_context import NOTHING, make_site
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
 from tests.synthetic import recording
 
+GAINS = [name for name in COLUMNS_OF_GAINS if name != "gpu_name"]
 RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
 
 
 def measured(name, ratio, low, high):
     gain = {"changes": (name,), "do": "", "reason": "", "step_ns": 100.0, "gain_ns": 100 - 100 / ratio}
-    return gain | {"low": low, "high": high, "measured_in": "main", "apart": None}
+    return gain | {"times_as_fast": ratio, "low": low, "high": high, "measured_in": "main", "apart": None}
 
 
 def bounded(name, ceiling):
@@ -52,25 +54,27 @@ def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
 @pytest.mark.parametrize(
     ("apart", "why", "line"),
     [
-        (0.05, "2.5× [2.0–3.8]", "2.50× as fast"),
+        (0.05, "2.4× [2.0–3.8]", "2.40× as fast"),
         (0.051, "varies by 5%", "in processes that differ by 5.1%"),
         (float("inf"), "measured once", "in one process each"),
     ],
 )
-def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_agree(apart, why, line):
-    columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
-    measured = pd.DataFrame([("a", ("compile",), 1e8, 4e7, 2.0, 3.8, "host", apart, True)], columns=columns)
+@pytest.mark.parametrize(("shown_ns", "where"), [(1.004e8, ""), (1.1e8, ", in another recording")])
+def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_agree(
+    apart, why, line, shown_ns, where
+):
+    """The times are those that the steps have everywhere, the ratio is of rounds if the runs took turns."""
+    measured = pd.DataFrame([("a", ("compile",), 1e8, 4e7, 2.4, 2.0, 3.8, "host", apart, True)], columns=GAINS)
     advised = pd.DataFrame([bounded("compile", 9e7) | {"change": "compile", "fits_limit": True}])
     ranked = run_advice.rank_changes(advised, measured)
-    [card] = choose_cards(ranked, 1.1e8)
-    assert (format_gain(card), explain_gain(card)) == ("100 → 40\u202fms", why)
+    [card] = choose_cards(ranked, shown_ns)
+    assert (format_gain(card), explain_gain(card)) == ("100 → 40\u202fms", f"{why}{where}")
     [advice] = format_run_advice(ranked)
     assert f": measured, 40.0 ms instead of 100 ms, {line}; do: " in advice
 
 
 def test_what_was_measured_and_is_not_faster_has_no_card_with_a_bound():
-    columns = ["run_id", "changes", "before_ns", "after_ns", "low", "high", "measured_in", "apart", "gains"]
-    measured = pd.DataFrame([("a", ("tf32",), 38e6, 34e6, 0.7, 1.2, "prediction", 0.6, False)], columns=columns)
+    measured = pd.DataFrame([("a", ("tf32",), 38e6, 34e6, 1.1, 0.7, 1.2, "prediction", 0.6, False)], columns=GAINS)
     advised = pd.DataFrame([bounded("tf32", 2e7) | {"change": "tf32", "fits_limit": True}])
     assert choose_cards(run_advice.rank_changes(advised, measured), 38e6) == []
 
@@ -130,6 +134,35 @@ def test_the_limits_name_the_kinds_of_their_parts():
         "compute": ["matmul"],
         "CPU": ["wait"],
     }
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(1.396, 1.442, "1.42× [1.40–1.44]"), (1.36, 1.46, "1.4× [1.4–1.5]")]
+)
+def test_an_interval_has_three_digits_if_its_ends_would_read_the_same(low, high, words):
+    """A card of 1.42 [1.40, 1.44] had no interval: both ends were 1.4."""
+    [card] = choose_cards([measured("compile", 1.42, low, high)], 100.0)
+    assert explain_gain(card) == words
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (None, "Not known, since nsys did not capture this step."),
+        (StepLimit({COMPUTE: 7.0, MEMORY: 3.0}), "a faster GPU, FP8 or a smaller model"),
+        (StepLimit({CPU: 7.0, MEMORY: 3.0}), "a larger batch or a faster CPU"),
+    ],
+)
+def test_a_screen_without_cards_says_why_and_what_to_do(limit, words, tmp_path):
+    parts = pd.DataFrame(columns=COLUMNS)
+    numbers = {"step_ns": 10.0, "tokens_per_s": None, "mfu": None, "peak_bytes": None, "cost": None, "num_steps": 0}
+    screen = first_screen.describe_screen(RUN | {"run_id": "a", "gpu_name": "b"}, parts, limit, [], numbers)
+    assert words in screen["why_no_cards"]
+    site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
+    html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
+    assert words in html and words in to_markdown(screen, "a.csv")
+    with_card = first_screen.describe_screen(screen["run"], parts, limit, [measured("bf16", 2, 1.9, 2.1)], numbers)
+    assert with_card["why_no_cards"] == ""
 
 
 @pytest.mark.parametrize("name", CHANGES)

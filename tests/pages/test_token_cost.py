@@ -1,5 +1,7 @@
 """What a token costs: the parts of a step add up, prices are listed, and two GPUs are compared by equal steps."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -9,6 +11,7 @@ from profiler_job.analysis.pages.questions.ladder_single import draw_falls
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.table_schema import TABLES
 from profiler_job.analysis.reference.gpu_prices import find_price
+from profiler_job.analysis.site import page_context
 from tests.synthetic import recording
 
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
@@ -103,3 +106,14 @@ def test_each_change_of_a_ladder_falls_from_where_the_one_before_ended():
     assert bars["end_ns"].tolist()[:-2] == bars["begin_ns"].tolist()[1:-1]
     assert bars["end_ns"].iloc[-1] == bars["end_ns"].iloc[-2] == pytest.approx(100e6 / 3)
     assert not len(draw_falls(rows.head(0)).rows)
+
+
+def test_what_the_cpu_changes_has_two_digits(tmp_path):
+    """Unprofiled steps repeat within more than 5%: `0.774× to 1.09× as much` said more than was measured."""
+    main = make_recording(H200)
+    found = ask(main, attention=make_recording(H100, 1.234, kernels=1.123))
+    site = page_context.make_site(main, tmp_path)
+    question = token_cost.QUESTION
+    words = site.render_blocks(question.page, question.slug, question.template, found, ("findings",)).markdown
+    assert "The unprofiled step is 1.2× as fast there, and its tokens cost 0.93× as much." in words
+    assert not re.findall(r"\d\.\d% of (?:the|its)", words)

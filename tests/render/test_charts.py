@@ -80,17 +80,19 @@ def test_the_bars_of_a_waterfall_lie_between_their_ends(tmp_path, end, shown):
     assert specification["layer"][1]["encoding"]["x2"] == {"field": "end"}
 
 
-def test_bars_have_their_numbers_in_them_or_next_to_them(tmp_path):
+def test_bars_have_their_numbers_next_to_them(tmp_path):
+    """In bars of 10 pixels they were cut."""
     rows = pd.DataFrame({"size": ["a", "b<i>"], "series": "measured", "value": [0.5, 11.84]})
     options = {"by": ["size"], "order": ["measured"], "unit": "times as fast"}
     drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
     assert all(words in drawing for words in (">0.500×<", ">11.8×<", "a, measured: 0.500×", "b&lt;i&gt;"))
     specification = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
-    bar, short, inside = specification["layer"]
-    assert [layer["mark"]["type"] for layer in (bar, short, inside)] == ["bar", "text", "text"]
-    assert inside["encoding"]["x"] == {"datum": 0}
-    [row] = specification["datasets"][short["data"]["name"]]
-    assert short["encoding"]["x"]["field"] == "value" and row["text"] == "0.500×"
+    bar, number = specification["layer"]
+    assert [layer["mark"]["type"] for layer in (bar, number)] == ["bar", "text"]
+    rows = specification["datasets"][number["data"]["name"]]
+    assert number["encoding"]["x"]["field"] == "value" and [row["text"] for row in rows] == ["0.500×", "11.8×"]
+    _, end = bar["encoding"]["x"]["scale"]["domain"]
+    assert specification["width"] * (1 - 11.84 / end) == pytest.approx(42), "there is room right of the longest bar"
 
 
 def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):

@@ -303,12 +303,8 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
     assert row_of_recordings("largest part, named first", judge_repetitions) in guide
     of_changes = [cell(find_in_processes(change), find_in_processes(-change)) for change in (0.01, 0.02, 0.03)]
     assert row("another process: kernel time", cell(find_in_processes(0)), *of_changes) in guide
-    recorded = cell(find["idle"](), find["memory"]())
-    assert f"GPU idle and peak allocated of a second recording: {recorded};" in guide
-    of_processes = [sum(metric in verdicts(*pair) for pair in processes) for metric in judge.METRICS]
-    same = cell(*of_processes, first_parts_of_processes)
-    assert f"all metrics and parts of another process: {same};" in guide
+    of_processes = [sum(metric in verdicts(*pair) for pair in processes) / len(processes) for metric in judge.METRICS]
     of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "step")]
-    assert f"kernel time and step of half of a run's steps: {cell(*of_halves)};" in guide
     of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "h200-bf16", "precision")]
-    assert f"energy of one process and its two others, in three recordings: {cell(*of_energy)}." in guide
+    others = [find["idle"](), find["memory"](), *of_processes, first_parts_of_processes, *of_halves, *of_energy]
+    assert f"but for at most {cell(max(others))} of runs" in guide

@@ -1,12 +1,14 @@
 """Recordings of studies next to a main one, and alone: a job that measures a study makes a report of it, too."""
 
 import dataclasses
+import json
 import re
 import shutil
 
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES, second_recording
 from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.prediction.measured import measure_gains
@@ -14,6 +16,7 @@ from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.store import RecordingError
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.answer import Claim, assemble
+from profiler_job.analysis.render.text import THIN
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.studies import AGAIN
@@ -86,7 +89,13 @@ def test_every_chart_of_a_study_has_something_to_draw(pages, question):
     assert "![" in page and ": not measured.*" not in page
 
 
-@pytest.mark.parametrize("name", [*(f"bf16-{of.slug}" for of in QUESTIONS.values()), *(of.slug for of in ASKED)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{state}-{of.slug}" for of in QUESTIONS.values() for state in ("bf16", "compiled")),
+        *(of.slug for of in ASKED),
+    ],
+)
 def test_a_question_is_answered_in_few_words(pages, name):
     page = read_page(pages / f"{name}.md")
     words = read_first_words(page)
@@ -103,9 +112,17 @@ def test_a_study_shows_its_chart_first_and_its_findings_folded(pages, question):
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.slug)
+def test_a_question_has_a_switch_with_a_page_for_each_state(pages, question):
+    slugs = {"FP32": question.slug, "BF16": f"bf16-{question.slug}", "BF16 compiled": f"compiled-{question.slug}"}
+    for shown in slugs:
+        items = [f"- **{state}**" if state == shown else f"- [{state}]({slugs[state]}.md)" for state in slugs]
+        assert "\n<!-- switch -->\n" + "\n".join(items) + "\n\n" in read_page(pages / f"{slugs[shown]}.md")
+        assert "Not measured" not in read_verdict(read_page(pages / f"{slugs[shown]}.md"))
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=lambda question: question.slug)
 def test_a_question_is_answered_for_both_recordings(pages, question):
     main, twin = (read_page(pages / f"{name}.md") for name in (question.slug, f"bf16-{question.slug}"))
-    assert f"(bf16-{question.slug}.md)" in main and f"({question.slug}.md)" in twin
     assert "BF16 autocast" in twin and "FP32 without tensor cores" in main
     assert "runs/" in main and "runs/" not in twin, "runs of a study have no pages"
     assert "Not measured" not in read_verdict(twin) + read_verdict(main)
@@ -204,3 +221,31 @@ def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp
     assert "unprofiled timer overlap" not in words and "nan" not in words.split()
     of_studies = [question.slug for question in STUDIES.values() if question.study in studies]
     assert not [slug for slug in of_studies if "Not measured in this recording." in pages[slug]]
+
+
+def list_screens(page):
+    """List the states of a case of home: label, time of the switch, and the cards, each with times, words and code."""
+    html = json.loads(page.read_text(encoding="utf-8").removeprefix("showCase(").rstrip(");\n"))["html"]
+    labels = re.findall(r"<span>([^<]+) <small>([^<]*)</small></span>", html.partition("</fieldset>")[0])
+    screens = html.split('<div class="state">')[1:]
+    for (label, time), screen in zip(labels, screens, strict=True):
+        cards = re.findall(r'<span class="gain">([^<]+)<small>([^<]+)</small></span>(.*?)</li>', screen, re.DOTALL)
+        yield label, time, screen, cards
+
+
+def test_cards_on_home_have_the_times_of_the_switch_or_are_of_another_recording(pages):
+    """A card had 222 -> 142 ms, and the switch 139 ms."""
+    num_compared = 0
+    for page in sorted((pages / "cases").glob("*-*.js")):
+        times = {label: time for label, time, *_ in list_screens(page)}
+        for label, time, screen, cards in list_screens(page):
+            assert bool(cards) == ('class="nothing"' not in screen) or time == "not recorded", (page.name, label)
+            for gain, words, code in cards:
+                before, arrow, after = gain.strip().partition(" → ")
+                if arrow and "in another recording" not in words:
+                    unit = after.rpartition(THIN)[2]
+                    assert before in (time, time.removesuffix(f"{THIN}{unit}")), (page.name, label)
+                    is_next = label == BF16 and "torch.compile(model)" in code and times[COMPILED] != "not recorded"
+                    assert not is_next or after == times[COMPILED], (page.name, label)
+                    num_compared += is_next
+    assert num_compared >= 5

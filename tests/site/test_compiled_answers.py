@@ -100,15 +100,28 @@ def test_runs_in_fp32_answer_if_none_in_bf16_was_captured(eager, ask):
     )
 
 
-def test_runs_in_fp32_answer_what_those_in_bf16_do_not(eager, ask):
-    """Of a sweep of training steps alone."""
+def test_the_forward_phase_of_training_steps_answers_what_no_forward_pass_does(eager, ask, tmp_path):
+    """Runs in FP32 did, though training steps in BF16 were captured."""
     compiled = ask(keep_mode(compile_runs(eager, has_modules=True), "train_step"), compile_runs(eager, "fp32"))
-    labels = {letter: label for letter, (label, _) in read(compiled).items()}
-    assert {letter for letter, label in labels.items() if label == "BF16 compiled"} == {"c", "d"}
-    assert compiled.note == (
-        "Answers that 2 runs in BF16 cannot give are of runs in FP32. "
-        "Which part of the model launches a kernel was not recorded in 4 of 6 compiled runs."
-    )
+    said = read(compiled)
+    assert [letter for letter, (label, _) in said.items() if label == "BF16 compiled"] == ["a", "b", "c", "d"]
+    assert said["e"][0] == "FP32 compiled", "no kernel of the synthetic runs is fused attention"
+    assert compiled.note == ""
+    assert said["a"][1].startswith("In a compiled training step the forward phase takes **")
+    assert "the top kernel takes **" in said["b"][1] and ", launched by " in said["b"][1]
+    assert said["c"][1].startswith("Kernels other than matmuls take **")
+    assert "takes most of the time outside matmuls" in said["c"][1]
+    page = compiled.pages["a"]
+    page.write(title="How long?", searched=[], state=page.label, switch={"FP32": "forward-time", page.label: ""})
+    written = (tmp_path / "report" / "compiled-forward-time.md").read_text()
+    assert "\n<!-- switch -->\n- [FP32](forward-time.md)\n- **BF16 compiled**\n" in written
+    assert "| small | " in written and "No compiled" in written
+
+
+def test_a_question_that_no_compiled_run_answers_says_so_and_has_no_page(eager, ask):
+    compiled = ask(keep_mode(compile_runs(eager), "forward"))
+    assert compiled.answers["d"].part.markdown == "No compiled run that shows this was captured."
+    assert [*compiled.pages] == ["a", "b", "c", "e"]
 
 
 def test_no_answer_is_of_other_states_if_no_compiled_run_was_captured(eager, ask):
@@ -122,7 +135,7 @@ def test_the_question_on_bf16_is_answered_by_what_compiling_gives(eager, ask):
     runs = runs.assign(run_id=runs["run_id"] + "-bf16")
     steps = runs.loc[runs["mode"] == "train_step", "run_id"]
     row = dict.fromkeys(COLUMNS, 0) | {"changes": (COMPILE,), "gains": True}
-    times = [{"before_ns": 30, "after_ns": 20, "apart": 0.01}, {"before_ns": 24, "after_ns": 10, "apart": 0.3}]
+    times = [{"times_as_fast": 1.5, "apart": 0.01}, {"times_as_fast": 2.4, "apart": 0.3}]
     rows = [row | {"run_id": run_id} | of for run_id, of in zip(steps, times, strict=True)]
     gains = pd.DataFrame([*rows, rows[1] | {"changes": ("tf32",)}, rows[1] | {"run_id": eager.runs["run_id"].iloc[0]}])
     compiled = ask(dataclasses.replace(eager, runs=runs), gains=gains)

@@ -71,7 +71,8 @@ def test_rows_behind_findings_are_not_searched(shown):
     assert "## Rows behind the findings { data-search-exclude }\n" in shown
 
 
-REPEATED = """<p class="conditions">Measured in: FP32.</p>
+REPEATED = """<!-- conditions -->
+Measured in: FP32.
 
 - **Clock**: the timer.
 - **Noise band**: how far recordings differ ([second recording](second-recording.md)).
