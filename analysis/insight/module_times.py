@@ -112,9 +112,11 @@ def describe_largest(table: pd.DataFrame) -> list[str]:
         share, kernel = format_cell("share", row["share"]), make_printable(shorten(row["kernel"]))
         of_modules = " of the modules" * bool(row["share"] < table["share"].max())
         most = share if at else f"most{of_modules}, {share} of the kernel time"
-        family = f"; most of that is {FAMILIES[row['family']].label}" * (not at)
-        computes = f" computes a loss: {kernel}" if _LOSS.search(row["kernel"]) else f" is {kernel}"
-        described.append(f"{name} takes {most}{family}" + f"; its largest kernel{computes}" * bool(is_around))
+        described.append(f"{name} takes {most}; most of that is {FAMILIES[row['family']].label}")
+        if is_around and _LOSS.search(row["kernel"]):
+            described[-1] += f"; its largest kernel computes a loss: {kernel}"
+        elif is_around and compiled_graphs.is_generated(row["kernel"]):
+            described[-1] += f"; its largest kernel is {kernel}"
     return described
 
 

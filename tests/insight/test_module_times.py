@@ -93,15 +93,15 @@ def make_table(**shares):
             make_table(GPT__head=0.5, GPT=0.3, GPT__mlp=0.2),
             [
                 "GPT/head takes most, 50.0% of the kernel time; most of that is GEMM",
-                "GPT itself, without the modules inside it, takes 30.0%; its largest kernel computes a loss: "
-                "triton_red_fused__log_softmax_nll_loss_forward_0",
+                "GPT itself, without the modules inside it, takes 30.0%; most of that is GEMM; its largest kernel "
+                "computes a loss: triton_red_fused__log_softmax_nll_loss_forward_0",
             ],
         ),
         (
             make_table(GPT__mlp=0.6, GPT__mlp__fc=0.35, GPT=0.05),
             [
                 "GPT/mlp itself, without the modules inside it, takes most, 60.0% of the kernel time; most of that is "
-                f"GEMM; its largest kernel is {MATMUL}"
+                "GEMM"
             ],
         ),
     ],
