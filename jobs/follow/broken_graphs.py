@@ -21,6 +21,8 @@ IN_LOOP = ", since it breaks in a loop"
 STEP = "step_unsupported"
 """The reason that Dynamo lists where Python runs a function from a line on, in place of what is the matter there."""
 FROM_HERE = "Python runs the function from this line on, since something in it cannot be compiled"
+MOST_LINES = 20
+"""Lines of a statement that Dynamo begins to leave at its first, whichever of them cannot be compiled."""
 _LOOP_BREAK = re.compile(r"graph break in (?:a for/while )?loop")
 
 
@@ -112,7 +114,8 @@ def describe_break(reason: Any, errors: Mapping[tuple[str, int], dict[str, Any]]
     last = reason.user_stack[-1]
     if reason.reason != STEP:
         return describe(reason.reason, last)
-    return errors.get((last.filename, last.lineno)) or describe(FROM_HERE, last)
+    lines = (line for file, line in errors if file == last.filename and 0 <= line - last.lineno < MOST_LINES)
+    return errors.get((last.filename, min(lines, default=0))) or describe(FROM_HERE, last)
 
 
 def describe(reason: Any, line: Any) -> dict[str, Any]:

@@ -108,14 +108,18 @@ class Scaled(torch.nn.Module):
 
     def forward(self, x):
         x = torch.sin(torch.sin(x))
-        scale = self.scale
-        return torch.cos(x) * scale
+        x = dict(
+            x=x,
+            scale=self.scale,
+        )
+        return torch.cos(x["x"]) * x["scale"]
 
 
 def test_a_line_from_which_python_runs_on_has_the_reason_and_place_of_what_is_inside(left):
     graph_break_reasons.clear()
     torch.compile(Scaled(), backend="eager")(torch.ones(2))
     [ended] = [reason for reason in graph_break_reasons if reason.reason == STEP]
+    assert (__file__, ended.user_stack[-1].lineno) not in left.errors, "the statement begins before the line"
     [found] = list_breaks(graph_break_reasons, left, [], {0: ended})
     assert found["reason"].startswith("logging.Logger method not supported")
     assert (found["file"], found["function"], found["graphs"]) == (__file__, "scale", [0])
