@@ -80,6 +80,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "optimizer_ns": "of it in the optimizer",
         "other_ns": "of it in other phases, and in none",
         "family": "kernel family with most of it",
+        "kernel": "kernel with most of it",
     },
     "api": {
         "name": "CUDA runtime or driver function, without the version of its entry point",

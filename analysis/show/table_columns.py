@@ -18,7 +18,7 @@ DROPPED = {
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),
-    "modules": ("other_ns", "family", "optimizer_ns"),
+    "modules": ("kernel", "other_ns", "family", "optimizer_ns"),
     "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
     "verdict": (
         _PARTS := (
@@ -56,7 +56,7 @@ DROPPED = {
     "tuned_not_helping": ("peak_bytes", "on_top_of", "could_save_share"),
 }
 """Columns that a section drops in a narrow terminal, the first ones first; columns without values go before them."""
-NAMES = ("name", "source")
+NAMES = ("kernel", "name", "source")
 """Columns of names: they come last, and get what room is left."""
 _NAME_PART = 0.38
 """Share of the width that names get before columns are left out for them."""
@@ -92,7 +92,7 @@ def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = Fa
 
 
 def _order_columns(frame: pd.DataFrame) -> list[str]:
-    return sorted(frame.columns, key=lambda column: column in NAMES)
+    return sorted(frame.columns, key=lambda column: NAMES.index(column) if column in NAMES else -1)
 
 
 def _measure_natural(column: str, texts: list[str]) -> int:
