@@ -405,9 +405,9 @@ def _count_fills(kernels: Sequence[str]) -> int:
 
 def _find_family(kernel: str) -> str:
     """Return the family of a kernel of a library; "" for a part of a split-K matmul, which is no matmul by itself."""
-    found = classify(kernel)
-    is_part = found.family == _GEMM and found.part not in MAIN_GEMM_PARTS
-    return "" if is_part else found.family
+    classified = classify(kernel)
+    is_part = classified.family == _GEMM and classified.part not in MAIN_GEMM_PARTS
+    return "" if is_part else classified.family
 
 
 def _find_kind(call: str) -> str:

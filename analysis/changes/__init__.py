@@ -16,7 +16,7 @@ class AdvisedChange(Protocol):
     - `PLAIN`: what to do in a program without PyTorch. A change without it is not advised there.
     - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
       that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
-      change. A change without it is never advised: only `tune` measures it.
+      change. A change without it is never advised: only `tune` measures it, or tells what parts of a step expect of it.
     - `find_edits(program: Program) -> FoundEdits`: what makes the change in a script."""
 
     CODE: str

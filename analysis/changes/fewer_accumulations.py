@@ -4,7 +4,7 @@ from profiler_job.analysis.changes import accumulation_code
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "larger micro-batches, and as many times fewer of them in a step"
-ACTION = "Accumulate fewer, larger micro-batches"
+ACTION = "Make larger micro-batches"
 LINE = "batch_size *= 2; accumulation_steps //= 2"
 
 

@@ -22,7 +22,7 @@ from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.insight.clean_calls import CleanCalls
 from profiler_job.analysis.insight.gpu_limit import Operations, Timelines
-from profiler_job.analysis.insight.gpu_waits import COPY, GpuWaits, Launches, find_blocking_calls
+from profiler_job.analysis.insight.gpu_waits import AT_SYNC, COPY, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.reference.rules import Taxonomy
 from profiler_job.jobs.contract.ranges import DATA
 
@@ -125,6 +125,7 @@ class CleanGaps:
         each phase, waits as long as in the clean steps. pieces: of `place_pieces`; counts: of the GPUs of these
         steps; num_steps: how many these are."""
         inside = (pieces["step"] >= 0).to_numpy()
+        pieces = _join_syncs(pieces)
         gaps = _sum_gaps(pieces)
         is_even = all(len(counts[gpu] | self._counts.get(gpu, frozenset())) == 1 for gpu in counts)
         if not is_even:
@@ -166,7 +167,13 @@ def _sum_by_place(
     kept = pieces["kept"].where(pieces["at"] != data_code, 1.0)
     pieces = pieces.assign(ns=(pieces["end"] - pieces["start"]) * pieces["part"] * kept)
     pieces = pd.concat([pieces, gpu.list_moved()], ignore_index=True)
-    return _sum_gaps(place_pieces(pieces.assign(gpu=index), places))
+    return _sum_gaps(_join_syncs(place_pieces(pieces.assign(gpu=index), places)))
+
+
+def _join_syncs(pieces: pd.DataFrame) -> pd.DataFrame:
+    """Give one place in a step to all that synchronisations cost: on a slower CPU it is before other operations."""
+    is_sync = pieces["at"] == AT_SYNC
+    return pieces.assign(**{name: pieces[name].mask(is_sync, -1) for name in ("place", "phase")})
 
 
 def place_pieces(pieces: pd.DataFrame, places: StepPlaces) -> pd.DataFrame:

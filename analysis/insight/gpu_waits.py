@@ -129,7 +129,7 @@ class GpuWaits:
                 "at": AT_SYNC,
                 "module": "",
                 "row": row,
-                "sync": self._replay.last[moved],
+                "sync": self._replay.owner[moved],
             }
         )
 

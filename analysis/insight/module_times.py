@@ -1,5 +1,6 @@
 """Kernel time of a step by module, each kernel once: the table from which one reads which layer to work on."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.reference.kernel_names import shorten
 from profiler_job.jobs.contract import ranges as vocabulary
 from profiler_job.jobs.contract.printable import make_printable
 
@@ -20,6 +22,10 @@ LINKED = "linked_module"
 """Column of the places of kernels: the module that a followed step gives."""
 _OWN = (vocabulary.FORWARD, vocabulary.BACKWARD, vocabulary.OPTIMIZER)
 """Phases with a column of their own."""
+_MUCH = 0.1
+"""Share of the kernel time from which a module that has others inside is described."""
+_LOSS = re.compile(r"nll_loss|log_?softmax|cross_entropy", re.IGNORECASE)
+"""In the names of kernels that compute a loss, or its gradient."""
 _MISSING = "the modules of what torch.compile made"
 _NOT_FOLLOWED = (
     "no table of modules: a capture alone does not show them; `profiler-job profile -- python ...` notes them"
@@ -67,35 +73,51 @@ def list_modules(totals: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=list(SECTIONS["modules"]))
     rows = kernel_time.sum_alone(totals)
     rows = rows.assign(name=rows["module"], phase=rows["phase"].where(rows["phase"].isin(_OWN), "other"))
-    main = rows.groupby(["name", "family"])["time_ns"].sum().reset_index()
-    main = main.sort_values(["time_ns", "family"], ascending=[False, True]).drop_duplicates("name")
     table = rows.pivot_table(index="name", columns="phase", values="time_ns", aggfunc="sum", fill_value=0.0)
     table = table.reindex(columns=[*_OWN, "other"], fill_value=0.0).rename(columns="{}_ns".format)
     table["total_ns"] = table.sum(axis=1)
     table["share"] = table["total_ns"] / table["total_ns"].sum()
-    table["family"] = main.set_index("name")["family"]
+    table["family"], table["kernel"] = _find_main(rows, "family"), _find_main(rows, "kernel_name")
     table = table.reset_index().sort_values(["total_ns", "name"], ascending=[False, True], ignore_index=True)
     times = [name for name in table if str(name).endswith("_ns")]
     return table.assign(**{name: table[name].round().astype("int64") for name in times})[list(SECTIONS["modules"])]
 
 
+def _find_main(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Find the value of a column that has most of each module's kernel time, by the module's name."""
+    sums = rows.groupby(["name", column], observed=True)["time_ns"].sum().reset_index()
+    largest = sums.sort_values(["time_ns", column], ascending=[False, True]).drop_duplicates("name")
+    return largest.set_index("name")[column]
+
+
 def describe_modules(table: pd.DataFrame) -> list[str]:
     """Describe the section `modules` in sentences, without their full stops: which module takes most, and how to read
     the table."""
-    counted = "Each kernel counts once, in its innermost module"
-    return [*describe_largest(table), counted, "What no module launched has a name in brackets"]
+    in_brackets = "What no module launched has a name in brackets"
+    for share in table["share"][table["name"] == vocabulary.ALL_PARAMETERS]:
+        in_brackets += f", as {vocabulary.ALL_PARAMETERS}: updates of many at once, {format_cell('share', share)}"
+    return [*describe_largest(table), "Each kernel counts once, in its innermost module", in_brackets]
 
 
 def describe_largest(table: pd.DataFrame) -> list[str]:
-    """Describe which module takes most, of the section `modules`; nothing if none is known."""
+    """Describe which module takes most, of the section `modules`, and each that takes much itself, without the modules
+    inside it; nothing if none is known."""
     listed = table[~table["name"].str.startswith("(")]
-    if not len(listed):
-        return []
-    most = listed.iloc[0]
-    inside = table["name"].str.startswith(f"{most['name']}/").any()
-    name = f"{make_printable(most['name'])}{' itself, without the modules inside it,' * bool(inside)}"
-    family, share = FAMILIES[most["family"]].label, format_cell("share", most["share"])
-    return [f"{name} takes most, {share} of the kernel time; most of that is {family}"]
+    described = []
+    for at, row in enumerate(listed.to_dict("records")):
+        is_around = table["name"].str.startswith(f"{row['name']}/").any()
+        if at and not (is_around and row["share"] >= _MUCH):
+            continue
+        name = f"{make_printable(row['name'])}{' itself, without the modules inside it,' * bool(is_around)}"
+        share, kernel = format_cell("share", row["share"]), make_printable(shorten(row["kernel"]))
+        of_modules = " of the modules" * bool(row["share"] < table["share"].max())
+        most = share if at else f"most{of_modules}, {share} of the kernel time"
+        described.append(f"{name} takes {most}; most of that is {FAMILIES[row['family']].label}")
+        if is_around and _LOSS.search(row["kernel"]):
+            described[-1] += f"; its largest kernel computes a loss: {kernel}"
+        elif is_around and compiled_graphs.is_generated(row["kernel"]):
+            described[-1] += f"; its largest kernel is {kernel}"
+    return described
 
 
 def find_missing(capture: Capture, attribution: Attribution) -> dict[str, str]:

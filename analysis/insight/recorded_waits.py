@@ -20,7 +20,7 @@ from profiler_job.analysis.changes.evidence import KEPT_PARTS
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.analysis.insight.sync_times import NO_LINE, measure_sync_times
+from profiler_job.analysis.insight.sync_times import NO_LINE, measure_sync_times, name_copy, name_waited_copies
 from profiler_job.analysis.insight.wait_lines import NAMED_PARTS, PART
 from profiler_job.analysis.recording.ingest import first_rank, processes_by_rank
 from profiler_job.analysis.reference.kernel_families import BUILT_IN
@@ -82,25 +82,36 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
 
 
 def time_calls(counted: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
-    """Return rows of `sync_calls` of the calls that were counted inside the script, timed in the clean steps."""
-    by_rank: dict[int, dict[int, float]] = {}
+    """Return rows of `sync_calls` of the calls that were counted inside the script, timed in the clean steps, with what
+    they copy in followed ones."""
+    times: dict[int, dict[int, float]] = {}
+    copies: dict[int, dict[int, list[str]]] = {}
+    processes: dict[int, int] = {}
     if steps is not None and counted:
         ranges, times = steps.attribution.ranges, measure_sync_times(steps.capture, steps.attribution)
-        ranks = enumerate(processes_by_rank(ranges).tolist(), start=first_rank(ranges))
-        by_rank = {rank: times.get(process, {}) for rank, process in ranks}
-    return [
-        {name: value for name, value in call.items() if name != "number"}
-        | {"time_ns": round(by_rank.get(call["rank"], {}).get(call.get("number", NO_LINE), -1))}
-        for call in counted
-    ]
+        copies = name_waited_copies(steps.capture, steps.attribution)
+        processes = dict(enumerate(processes_by_rank(ranges).tolist(), start=first_rank(ranges)))
+    rows = []
+    for call in counted:
+        process, number = processes.get(call["rank"], -1), call.get("number", NO_LINE)
+        row = {name: value for name, value in call.items() if name != "number"}
+        row["time_ns"] = round(times.get(process, {}).get(number, -1))
+        rows.append(_add_copies(row, copies.get(process, {}).get(number, [])))
+    return rows
+
+
+def _add_copies(call: dict[str, Any], texts: list[str]) -> dict[str, Any]:
+    """Add to a row of `sync_calls` what it copies, unless that is known."""
+    is_open = call["call"].startswith(READS) and ": " not in call["call"]
+    return call | {"call": f"{call['call']}: {', '.join(texts)}"} if texts and is_open else call
 
 
 def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) -> list[dict[str, Any]]:
     """List the calls of a step that wait for the GPU, copy from or to the host or allocate, by line, as rows of
     `sync_calls`. counted: rows of those that were counted inside the script; samples show them once more, which adds
-    what they copy, but no row."""
+    what they copy if followed steps do not show it, but no row."""
     copies = summary.sections["copy_lines"]
-    texts = [f"{row.operation} ({row.host_memory or 'memory not known'})" for row in copies.itertuples()]
+    texts = [name_copy(row.operation, row.host_memory) for row in copies.itertuples()]
     copies = copies.assign(text=pd.Series(texts, index=copies.index, dtype=object))
     waited = copies[copies["is_waited"].astype(bool)]
     reads = {call["where"] for call in counted if call["call"].startswith(READS)}
@@ -110,9 +121,7 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
     for call in counted:
         where = call["where"]
         is_alone = alone[where, call["rank"]] == 1
-        if is_alone and call["call"].startswith(READS) and where in in_line.index:
-            call = call | {"call": f"{call['call']}: {in_line[where]}"}
-        rows.append(call)
+        rows.append(_add_copies(call, [in_line[where]] if is_alone and where in in_line.index else []))
     is_counted = waited["where"].isin(reads | {""}) if reads else waited["where"].isin(reads)
     others = waited[~is_counted]
     named = [(f"{WAITED} {row.text}", row) for row in others.itertuples()]

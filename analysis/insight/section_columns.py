@@ -80,6 +80,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "optimizer_ns": "of it in the optimizer",
         "other_ns": "of it in other phases, and in none",
         "family": "kernel family with most of it",
+        "kernel": "kernel with most of it",
     },
     "api": {
         "name": "CUDA runtime or driver function, without the version of its entry point",
@@ -137,7 +138,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "sync_ns": "part in a synchronisation, and idle time after it that would be hidden without it",
         "copies_ns": "part in which the GPU only copies from or to the host",
         "between_ns": "part in which the next operation was launched and had not started",
-        "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code",
+        "below": "what the line was in, and for how much of its time: parts of libraries, or the line's own code; "
+        "and whether it is in another thread than the main one",
         "phase": "its phase, or several with their shares; empty outside all",
         "module": "module in whose forward the line is, by what is launched next; empty where none is known",
         "gpu": "number of the GPU that waits for it twice as long as the others in the median; -1 if there is none",

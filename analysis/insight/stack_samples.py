@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.capture import intervals
-from profiler_job.analysis.capture.capture_data import Capture
+from profiler_job.analysis.capture.capture_data import Capture, get_process_id, get_thread_id
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, SLEEP
 from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 
@@ -61,6 +61,12 @@ class StackSamples:
         longest[-1] = self.period_ns or LONGEST_NS
         return np.minimum(start + longest, np.r_[start[1:], 2**62])
 
+    def _find_others(self) -> list[int]:
+        """Find the threads of processes whose main thread is sampled, too: it has the number of its process."""
+        is_main = {thread: get_thread_id(thread) == get_process_id(self.process[thread]) for thread in self.by_thread}
+        known = {self.process[thread] for thread, is_it in is_main.items() if is_it}
+        return [thread for thread, is_it in is_main.items() if not is_it and self.process[thread] in known]
+
     def choose_thread(self, thread: np.ndarray, process: np.ndarray) -> np.ndarray:
         """Choose the thread whose Python counts: itself, or else the one of its process that `main` names."""
         pairs = pd.MultiIndex.from_arrays([process, thread])
@@ -76,7 +82,8 @@ class StackSamples:
 
     def split(self, pieces: pd.DataFrame) -> pd.DataFrame:
         """Split pieces of time (start, end, thread, process, cause, part (what counts of it), phase, module,
-        row, at) by samples: stack, state (place in STATES), ns, cause, phase, module, row, at."""
+        row, at) by samples: stack, state (place in STATES), ns, cause, phase, module, row, at, and whether the thread
+        of the stack is not the main one of its process (is_other)."""
         rows = []
         pieces = pieces.assign(sampled=self.choose_thread(pieces["thread"].to_numpy(), pieces["process"].to_numpy()))
         for number, mine in pieces.groupby("sampled"):
@@ -86,7 +93,8 @@ class StackSamples:
         cut = cut.assign(ns=(cut["end"] - cut["start"]) * cut["part"], state=0)
         for owner, state, ranges in self._states:
             cut = _split_state(cut, owner, state, ranges)
-        return cut[["stack", "state", "ns", "cause", "phase", "module", "row", "at"]]
+        cut["is_other"] = cut["sampled"].isin(self._find_others())
+        return cut[["stack", "state", "ns", "cause", "phase", "module", "row", "at", "is_other"]]
 
 
 def _find_main_threads(samples: pd.DataFrame, api: pd.DataFrame) -> dict[int, int]:

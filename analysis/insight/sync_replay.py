@@ -17,11 +17,11 @@ FULL_QUEUE = 1000
 
 
 class Replay(NamedTuple):
-    """For each gap: the last synchronisation before its launch (a row of `syncs`, by end), the part of its late time
-    that stays on a CPU that no profiler slows (0 to 1), and how much of that would be hidden without synchronisations
-    (int64, ns)."""
+    """For each gap: the synchronisation before its launch that costs it (a row of `syncs`, by end), the part of its
+    late time that stays on a CPU that no profiler slows (0 to 1), and how much of that would be hidden without
+    synchronisations (int64, ns)."""
 
-    last: np.ndarray
+    owner: np.ndarray
     kept: np.ndarray
     hidden: np.ndarray
 
@@ -30,26 +30,46 @@ def replay_launches(ops: Operations, gaps: Gaps, calls: Calls, syncs: pd.DataFra
     """Replay the launches without the times in which the CPU was blocked. call_ns: what a profiler adds to each call: a
     CPU without a profiler is farther ahead of the GPU, so that fewer launches are late, and a synchronisation costs it
     more."""
-    last, hidden = np.zeros(len(gaps.row), np.int64), np.zeros(len(gaps.row), np.int64)
+    owner, hidden = np.zeros(len(gaps.row), np.int64), np.zeros(len(gaps.row), np.int64)
     kept = np.ones(len(gaps.row))
     blocking = np.flatnonzero(syncs["blocked_ns"].to_numpy() > 0)
     if not len(gaps.row) or not (len(blocking) or call_ns):
-        return Replay(last, kept, hidden)
+        return Replay(owner, kept, hidden)
     times = _LaunchTimes(ops, gaps, calls, syncs.iloc[blocking], call_ns)
-    waited = np.zeros(len(ops.start), np.int64)
+    waited, blocked = np.zeros(len(ops.start), np.int64), syncs["blocked_ns"].to_numpy()[blocking]
     waited[gaps.row] = gaps.late
     if call_ns:
-        waited = times.replay(ops, keeps_syncs=True)
+        waited, later = times.replay(ops, keeps_syncs=True)
+        blocked = np.bincount(np.maximum(times.last, 0), np.where(times.last >= 0, later, 0), len(blocking))
         kept = np.minimum(waited[gaps.row] / np.maximum(gaps.late, 1), 1.0)
     if not len(blocking):
-        return Replay(last, kept, hidden)
-    idle = times.replay(ops, keeps_syncs=False)
+        return Replay(owner, kept, hidden)
+    idle, _ = times.replay(ops, keeps_syncs=False)
     part = np.maximum(waited - idle, 0) / np.maximum(waited, 1)
     if (most := float((part * waited).sum())) > 0:  # idle times that grow take from what others lose
         part *= max(float(waited.sum() - idle.sum()), 0.0) / most
     last = times.last[gaps.row]
-    fewer = np.rint(part[gaps.row] * kept * gaps.late).astype(np.int64)
-    return Replay(np.where(last >= 0, blocking[last], 0), kept, np.where(last >= 0, fewer, 0))
+    fewer = np.where(last >= 0, np.rint(part[gaps.row] * kept * gaps.late), 0).astype(np.int64)
+    owner = _find_owners(last, fewer, blocked)
+    return Replay(np.where(last >= 0, blocking[owner], 0), kept, fewer)
+
+
+def _find_owners(last: np.ndarray, hidden: np.ndarray, blocked: np.ndarray) -> np.ndarray:
+    """Find the synchronisation that costs each gap what would be hidden: the last one before it in which the CPU lost
+    as much, and that no earlier gap has used up. A short one right after a long one finds the GPU idle already. last:
+    the last one before each gap; blocked: how long each blocks the CPU."""
+    left, owner = blocked.astype(float), last.copy()
+    open_: list[int] = []
+    opened = 0
+    for gap, (number, ns) in enumerate(zip(last.tolist(), hidden.tolist())):
+        open_ += range(opened, number + 1)
+        opened = max(opened, number + 1)
+        while len(open_) > 1 and left[open_[-1]] < ns:
+            ns -= left[open_.pop()]
+        if ns and open_:
+            owner[gap] = open_[-1]
+            left[open_[-1]] -= ns
+    return owner
 
 
 class _LaunchTimes:
@@ -93,10 +113,11 @@ class _LaunchTimes:
                 self.since[here] = np.where(is_first, np.maximum(since, 0), -1)
             self.saved[here] += slowed
 
-    def replay(self, ops: Operations, keeps_syncs: bool) -> np.ndarray:
-        """Return for each operation how long the GPU would be idle before it because it is not launched yet (int64,
-        ns). keeps_syncs: the CPU waits in synchronisations until the GPU has done what was launched before."""
-        idle, begun = [0] * len(ops.start), [0] * len(ops.start)
+    def replay(self, ops: Operations, keeps_syncs: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each operation how long the GPU would be idle before it because it is not launched yet, and how
+        long the CPU is blocked right before it launches it (int64, ns). keeps_syncs: the CPU waits in synchronisations
+        until the GPU has done what was launched before."""
+        idle, begun, blocked = [0] * len(ops.start), [0] * len(ops.start), [0] * len(ops.start)
         rest = np.maximum(ops.start - np.maximum(self.ready, self.covered), 0).tolist()  # launched, and not started
         since = self.since if keeps_syncs else np.full(len(ops.start), -1)
         columns = (ops.start, ops.end, self.covered, self.ready - self.saved, since, self.least_idle)
@@ -107,7 +128,8 @@ class _LaunchTimes:
             if row >= FULL_QUEUE:  # a full queue makes the CPU wait, and all that follows
                 delay = max(delay, begun[row - FULL_QUEUE] - arrives)
             if row and after >= 0:
-                delay = max(delay, busy_until + UNBLOCKED_NS + after - arrives)
+                blocked[row] = max(busy_until + UNBLOCKED_NS + after - arrives - delay, 0)
+                delay += blocked[row]
             arrives += delay
             if row == 0:
                 begin = arrives + rest[0]
@@ -118,7 +140,7 @@ class _LaunchTimes:
                 begin = busy_until + idle[row] + rest[row]
             begun[row], before = begin, begins
             busy_until = max(busy_until, begin + ends - begins)
-        return np.array(idle, np.int64)
+        return np.array(idle, np.int64), np.array(blocked, np.int64)
 
 
 def _sum_slowed(launch: np.ndarray, blocked: np.ndarray, calls: np.ndarray, call_ns: float) -> np.ndarray:

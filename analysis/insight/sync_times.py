@@ -1,4 +1,5 @@
-"""How long the calls that wait for the GPU take, by the number of their line, in captured steps that nothing slows.
+"""How long the calls that wait for the GPU take, by the number of their line, in captured steps that nothing slows; and
+what they copy.
 
 In followed steps each such call leaves a mark on its thread right after it has waited (`modules:sync N`, see
 `jobs.contract.ranges`). So the calls of CUDA right before a mark are of its line. Clean steps have no marks: where
@@ -7,6 +8,7 @@ A call that no mark follows, such as one of a library, is of no line.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -26,16 +28,10 @@ def measure_sync_times(capture: Capture, attribution: Attribution) -> dict[int, 
     """Measure by process, and by number of a line, how long its waiting calls take in a clean step, with the copies
     that they wait for (ns). A line is missing if its thread makes others in every clean step, or if other threads made
     all its calls."""
-    calls, marks = _list_calls(capture, attribution), _list_marks(attribution.ranges)
-    means = average_by_place(calls)
+    means = average_by_place(_list_calls(capture, attribution))
     lines: dict[Place, list[list[int]]] = {}
-    for number, (process, start, end) in enumerate(find_followed_steps(attribution.ranges).itertuples(index=False)):
-        inside, noted = (
-            rows[(rows["process"] == process) & (rows["start_ns"] >= start) & (rows["start_ns"] < end)]
-            for rows in (calls, marks)
-        )
-        for place, mine in iterate_sequences(inside.assign(step=number)):
-            lines.setdefault(place, []).append(_find_lines(mine, noted[noted["thread"] == place[1]]))
+    for place, _, of_step in _iterate_followed(capture, attribution):
+        lines.setdefault(place, []).append(of_step)
     times: dict[int, Counter[int]] = {}
     for place, known in lines.items():
         if place in means and all(each == known[0] for each in known):
@@ -45,6 +41,39 @@ def measure_sync_times(capture: Capture, attribution: Attribution) -> dict[int, 
     return {
         process: {number: ns for number, ns in sums.items() if number != NO_LINE} for process, sums in times.items()
     }
+
+
+def name_waited_copies(capture: Capture, attribution: Attribution) -> dict[int, dict[int, list[str]]]:
+    """Name by process, and by number of a line, the kinds of copies that its calls wait for in followed steps, as
+    `name_copy` does, each once and in order."""
+    memops, row = capture.memops, attribution.memops["api"].to_numpy()
+    known = {
+        (int(capture.api["thread"].iloc[call]), int(capture.api["start_ns"].iloc[call])): name_copy(operation, memory)
+        for call, operation, memory in zip(row, memops["operation"].astype(str), memops["host_memory"].astype(str))
+        if call >= 0 and operation in cuda_api.HOST_COPIES
+    }
+    kinds: dict[int, dict[int, dict[str, None]]] = {}
+    for (process, thread, _), calls, numbers in _iterate_followed(capture, attribution):
+        for number, began in zip(numbers, (calls["end_ns"] - calls["wait_ns"]).tolist()):
+            if number != NO_LINE and (thread, int(began)) in known:
+                kinds.setdefault(process, {}).setdefault(number, {})[known[thread, int(began)]] = None
+    return {process: {number: [*names] for number, names in of_lines.items()} for process, of_lines in kinds.items()}
+
+
+def name_copy(operation: str, host_memory: str) -> str:
+    return f"{operation} ({host_memory or 'memory not known'})"
+
+
+def _iterate_followed(capture: Capture, attribution: Attribution) -> Iterator[tuple[Place, pd.DataFrame, list[int]]]:
+    """Yield the waiting calls of each thread in each followed step, and the number of the line of each."""
+    calls, marks = _list_calls(capture, attribution), _list_marks(attribution.ranges)
+    for number, (process, start, end) in enumerate(find_followed_steps(attribution.ranges).itertuples(index=False)):
+        inside, noted = (
+            rows[(rows["process"] == process) & (rows["start_ns"] >= start) & (rows["start_ns"] < end)]
+            for rows in (calls, marks)
+        )
+        for place, mine in iterate_sequences(inside.assign(step=number)):
+            yield place, mine, _find_lines(mine, noted[noted["thread"] == place[1]])
 
 
 def _list_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:

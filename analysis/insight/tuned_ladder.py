@@ -42,10 +42,12 @@ STEP_COLUMNS = (
     *("change", "label", "step_ns", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
     *("before_times_as_fast", "before_low_times_as_fast", "before_high_times_as_fast"),
     *("expected_times_as_fast", "expected_low_times_as_fast", "expected_high_times_as_fast"),
-    *("tokens_per_s", "mfu_share", "precision", "peak_bytes", "usd_per_million", "loss_share", "method"),
+    *("tokens_per_s", "mfu_share", "precision", "peak_bytes", "usd_per_million"),
+    *("loss_share", "num_losses", "losses", "method"),
 )
 TRIED_COLUMNS = (
     *("change", "label", "outcome", "verdict", "times_as_fast", "low_times_as_fast", "high_times_as_fast"),
+    *("expected_times_as_fast", "expected_low_times_as_fast", "expected_high_times_as_fast"),
     *("could_save_share", "peak_bytes", "on_top_of", "why"),
 )
 VERDICTS = {
@@ -64,6 +66,13 @@ NO_LOSSES = {
     NoLossCode.BROKEN: "not finite, and without changes they are",
     NoLossCode.FAILED: "not compared: the script failed in a process of its own",
 }
+LOSS_WORDS = {
+    NoLossCode.NO_SEED: "not comparable",
+    NoLossCode.NOT_FINITE: "not finite",
+    NoLossCode.BROKEN: "not finite",
+    NoLossCode.FAILED: "fails alone",
+}
+"""Of reasons with other words in a table than `not compared`."""
 NOT_TRIED = (Outcome.NOT_REACHED, Outcome.NOT_POSSIBLE, Outcome.SKIPPED_BELOW_1_PERCENT)
 NO_PARTS = {
     NoPartsCode.COMPILED: "the script compiles its model, so that a step is not the sum of operators measured alone",
@@ -92,9 +101,18 @@ class TunedLadder:
 
     @property
     def not_helping(self) -> pd.DataFrame:
-        """The rows of `tried` that were decided, but of what helped later."""
-        is_reached = self.tried["outcome"] != Outcome.NOT_REACHED
-        return self.tried[is_reached & ~self.tried["change"].isin(list_kept(self.tuning))]
+        """The rows of `tried` that were decided, but of what helped later, and of `other_code`."""
+        is_reached = ~self.tried["outcome"].isin([Outcome.NOT_REACHED])
+        is_other = self.tried["change"].isin([*list_kept(self.tuning), *self.other_code["change"]])
+        return self.tried[is_reached & ~is_other]
+
+    @property
+    def other_code(self) -> pd.DataFrame:
+        """The rows of `tried` that need other code, of which parts of the step tell what they could give; with
+        `what_to_write`."""
+        is_expected = self.tried["expected_times_as_fast"].notna()
+        rows = self.tried[is_expected & (self.tried["outcome"] == Outcome.NOT_POSSIBLE)]
+        return rows.assign(what_to_write=[load_change(name).CODE if name in CHANGES else "" for name in rows["change"]])
 
     @property
     def not_reached(self) -> pd.DataFrame:
@@ -286,6 +304,7 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
         measured = expected.times_as_fast if expected else tuning.base.step_ns / infer_step_times(tuning)[-1]
         verb = "confirm it" if ratio > 1 and abs(ratio / measured - 1) <= DISAGREES else "differ"
         yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
+    yield from _list_loss_notes(tuning)
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
     if not tuning.is_complete:
@@ -298,6 +317,20 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     if tuning.asked is not None:
         names = ", ".join(name_change(name) for name in tuning.asked)
         yield f"Only what --changes names was tried: {names}"
+
+
+def _list_loss_notes(tuning: Tuning) -> Iterator[str]:
+    """Tell how the losses of a ladder of several steps were compared, and why those of some were not."""
+    compared = [step.losses.num for step in tuning.ladder if step.losses.reason is None]
+    if len(tuning.ladder) < 2 or not compared:
+        return
+    yield (
+        f"The losses of a step of the ladder are those of a process of its own, from one seed: by how much the first "
+        f"{max(compared)} differ at most from those without changes"
+    )
+    left = sum(step.losses.reason is NoLossCode.NOT_MEASURED for step in tuning.ladder)
+    if left:
+        yield f"The losses of {format_count(left, 'step')} are not compared: the budget ended before"
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
@@ -322,7 +355,8 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
             | {"before_times_as_fast": step.ratio_before.times_as_fast}
             | _name_ends(step.ratio_before, "before_")
             | _describe_expected(tuning, step)
-            | {"peak_bytes": step.peak_bytes, "loss_share": _find_loss(step), "method": str(step.method)}
+            | {"peak_bytes": step.peak_bytes, "method": str(step.method)}
+            | _describe_loss(step.losses)
         )
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS))
 
@@ -367,8 +401,12 @@ def _derive_rates(tuning: Tuning, step_ns: float, precision: str, price: GpuPric
     }
 
 
-def _find_loss(step: LadderStep) -> float | None:
-    return step.losses.largest if step.losses.reason is None else None
+def _describe_loss(losses: LossDifference) -> dict[str, Any]:
+    """Return the largest relative difference of a step's losses, of how many, and both in words."""
+    if losses.reason is not None:
+        return {"losses": LOSS_WORDS.get(losses.reason, "not compared")}
+    share = losses.largest or 0.0
+    return {"loss_share": share, "num_losses": losses.num, "losses": _format_part(share) if share else "the same"}
 
 
 def _tabulate_tried(tuning: Tuning) -> pd.DataFrame:
@@ -391,6 +429,8 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
         "verdict": verdict,
         "times_as_fast": ratio.times_as_fast if ratio else None,
         **_name_ends(ratio, ""),
+        "expected_times_as_fast": tried.expected.times_as_fast if tried.expected else None,
+        **_name_ends(tried.expected, "expected_"),
         "could_save_share": tried.could_save,
         "peak_bytes": tried.peak_bytes,
         "on_top_of": names,

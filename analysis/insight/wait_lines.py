@@ -1,5 +1,6 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -84,6 +85,12 @@ def describe_lines(
     return lines
 
 
+def list_workers(scalars: Mapping[str, float]) -> dict[int, float]:
+    """List the time of each worker of a DataLoader for a batch (ns), by its number; {} unless it has several."""
+    numbers = {name: re.fullmatch(rf"{BATCHES}worker_(\d+)_ns", name) for name in scalars}
+    return {int(match[1]): scalars[name] for name, match in numbers.items() if match}
+
+
 def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
     """Describe how long a step without a profiler waits for the batches of its DataLoader; nothing below LEAST_PART."""
     ns = scalars.get(f"{BATCHES}ns", 0.0)
@@ -92,7 +99,12 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
     workers = format_count(int(scalars[f"{BATCHES}num_workers"]), "worker")
     memory = "pinned" if scalars[f"{BATCHES}is_pinned"] else "pageable"
     worker_ns = scalars.get(f"{BATCHES}worker_ns", 0.0)
-    makes = f". A worker, which is not sampled, takes {format_time(worker_ns)} for a batch" if worker_ns else ""
+    each = list_workers(scalars)
+    ends = [f"{format_time(ns)} in worker {number}" for ns, number in sorted((ns, n) for n, ns in each.items())]
+    between = f" ({ends[0]} to {ends[-1]})" if ends else ""
+    makes = (
+        f". A worker, which is not sampled, takes {format_time(worker_ns)} for a batch{between}" if worker_ns else ""
+    )
     return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory{makes}"]
 
 
@@ -185,4 +197,5 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     adds = f", less {format_time(sampled['call_ns'])} a CUDA call that nsys adds" if sampled["call_ns"] else ""
     if sampled["call_ns"] == MOST_CALL_NS:
         adds += ", the most that is taken off: they stay slower than without a profiler"
-    return [*lines, f"{first}. They show which line; how long is of steps without samples{adds}"]
+    shows = "They show which line, and the most that it could save; how long is of steps without samples"
+    return [*lines, f"{first}. {shows}{adds}"]

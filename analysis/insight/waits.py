@@ -8,7 +8,7 @@ before, unless that is too long ago.
 A synchronisation that waits for the GPU does not make it idle by itself: what is launched after it comes late. How much
 of this would be hidden without it is found by a replay: the CPU launches as before, but without the times in which it
 was blocked, at most FULL_QUEUE launches ahead of the GPU. What an idle time loses in the replay counts for the line of
-the last synchronisation before, not for the line that was sampled.
+the last synchronisation before in which the CPU lost so much, not for the line that was sampled.
 """
 
 import itertools
@@ -51,6 +51,7 @@ LEAST_OWN_NS = 1_000_000
 """So long own code launches nothing only if it computes itself: to launch an operation takes microseconds."""
 UNEVEN = 2
 """A line is one GPU's if it waits so many times as long for it as the others in the median."""
+OTHER_THREAD = "; in another thread than the main one"
 MOST_STACKS = 2_000
 
 
@@ -172,6 +173,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
         by_cause = mine.groupby("cause")["ns"].sum()
         groups = mine.groupby("below")["ns"].sum().sort_values(ascending=False, kind="stable")
         phases = mine.groupby("phase")["ns"].sum()
+        is_other = float(mine.loc[mine["is_other"].eq(True), "ns"].sum()) > total / 2
         rows.append(
             {
                 "where": format_line(file, line),
@@ -180,7 +182,7 @@ def _sum_lines(pieces: pd.DataFrame, places: Places, waited: float, every_gpu: l
                 "cpu_ns": 0,
                 "share": total / waited if waited else None,
                 **{name: round(float(by_cause.reindex(causes).sum())) for name, causes in COLUMNS.items()},
-                "below": _format_groups(groups, total),
+                "below": _format_groups(groups, total) + (OTHER_THREAD if is_other else ""),
                 "phase": format_parts(phases.rename(lambda code: PHASES[int(code)]), "no phase"),
                 "module": _find_module(mine.groupby("module")["ns"].sum(), total),
                 "gpu": _find_uneven_gpu(mine.groupby("gpu")["ns"].sum().reindex(every_gpu, fill_value=0.0)),

@@ -14,7 +14,13 @@ from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.module_times import describe_largest, list_modules
 from profiler_job.analysis.insight.recorded_compiling import describe_compiling
 from profiler_job.analysis.insight.wait_causes import name_causes
-from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits, select_scalars
+from profiler_job.analysis.insight.wait_lines import (
+    describe_recorded_waits,
+    find_causes,
+    list_workers,
+    scale_waits,
+    select_scalars,
+)
 from profiler_job.analysis.metrics import kernel_time, step_limits, timing
 from profiler_job.analysis.metrics.exchange import list_late_kernels, sum_by_gpu
 from profiler_job.analysis.metrics.ordering import place, sort_stably
@@ -70,7 +76,7 @@ def answer(
     }
     scaled = scale_waits(waits, scalars, limit)
     facts["stacks"] = _scale_stacks(wait_stacks, waits, scaled)
-    waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"])]
+    waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"]), _workers_table(list_workers(scalars))]
     tables = [*_tables(frames), *waited, *build_memory_tables(scalars)]
     tables.append(build_breaks_table(compile_notes))
     claims = [*_claims(frames, scalars, limit), _claim_waits(scaled)]
@@ -284,6 +290,15 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
         )
         for name, title, rows in parts
     ]
+
+
+def _workers_table(workers: dict[int, float]) -> Table:
+    return Table(
+        "workers",
+        "Workers of a DataLoader",
+        (Column("worker", "worker"), Column("batch_ns", "a batch", "ms")),
+        pd.DataFrame(sorted(workers.items()), columns=["worker", "batch_ns"]),
+    )
 
 
 def _scale_stacks(stacks: pd.DataFrame, waits: pd.DataFrame, scaled: pd.DataFrame) -> pd.DataFrame:

@@ -27,7 +27,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
         Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
-        Column("loss_share", "loss differs by", "share", absent="not compared"),
+        Column("losses", "loss differs by", "words", absent="n/a"),
     ]
     tried = (
         Column("label", "change"),
@@ -35,6 +35,13 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         Column("times_as_fast", "times as fast", "ratio", lower="low_times_as_fast", upper="high_times_as_fast"),
         Column("could_save_share", "expected at most", "share", absent="n/a"),
         Column("why", "why", "words"),
+    )
+    other_code = (
+        tried[0],
+        _ratio_column("expected_times_as_fast", "expected times as fast", "expected_"),
+        Column("on_top_of", "on top of", "words", absent="nothing"),
+        tried[-1],
+        Column("what_to_write", "what to write", "words"),
     )
     return [
         Table(
@@ -49,6 +56,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
             ),
             steps,
         ),
+        Table("other_code", "What other code could give", other_code, ladder.other_code),
         Table("not_helping", "What did not help", tried, ladder.not_helping),
         Table("not_reached", "What was not reached", (tried[0], tried[3]), ladder.not_reached),
     ]

@@ -115,11 +115,12 @@ HEADINGS = {
     "label": "change",
     "over_before": "over the one before",
     "with_it": "times as fast",
+    "expected_ratio": "expected times as fast",
     "tokens_per_s": "tokens/s",
     "usd_per_million": "1M tokens",
     "mfu_share": "MFU",
     "peak_bytes": "peak allocated",
-    "loss_share": "loss differs by",
+    "losses": "loss differs",
     "could_save_share": "expected at most",
 }
 """Headings that are not the name with spaces."""

@@ -18,7 +18,7 @@ DROPPED = {
     "api": ("latency_max_ns", "launches"),
     "gpus": ("clock_hz", "sm_count", "memory_bytes", "operations"),
     "phases": ("busy_ns", "host_ns", "kernel_calls", "linked_share", "early_share"),
-    "modules": ("other_ns", "family", "optimizer_ns"),
+    "modules": ("kernel", "other_ns", "family", "optimizer_ns"),
     "captures": ("num_gpus", "events_ns", "kernel_ns", "num_kernels", "top_family"),
     "verdict": (
         _PARTS := (
@@ -51,11 +51,12 @@ DROPPED = {
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
     "allocation_lines": ("function",),
-    "tuned_steps": ("loss_share", "peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s"),
+    "tuned_steps": ("peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s", "losses"),
+    "tuned_other_code": ("on_top_of", "why"),
     "tuned_not_helping": ("peak_bytes", "on_top_of", "could_save_share"),
 }
 """Columns that a section drops in a narrow terminal, the first ones first; columns without values go before them."""
-NAMES = ("name", "source")
+NAMES = ("kernel", "name", "source")
 """Columns of names: they come last, and get what room is left."""
 _NAME_PART = 0.38
 """Share of the width that names get before columns are left out for them."""
@@ -91,7 +92,7 @@ def fit_table(section: str, frame: pd.DataFrame, width: int, is_whole: bool = Fa
 
 
 def _order_columns(frame: pd.DataFrame) -> list[str]:
-    return sorted(frame.columns, key=lambda column: column in NAMES)
+    return sorted(frame.columns, key=lambda column: NAMES.index(column) if column in NAMES else -1)
 
 
 def _measure_natural(column: str, texts: list[str]) -> int:
@@ -105,7 +106,8 @@ def _measure_name_room(width: int) -> int:
 def _drop(section: str, cells: dict[str, list[str]], texts: set[str], width: int) -> list[str]:
     """Take columns out of `cells` until names and sentences have room; return those that had values, in their order."""
     natural = {column: _measure_natural(column, values) for column, values in cells.items()}
-    most = dict.fromkeys(texts, _SENTENCE) | dict.fromkeys(NAMES, _measure_name_room(width))
+    most = {column: max(_SENTENCE, cell_len(format_heading(column))) for column in texts}
+    most |= dict.fromkeys(NAMES, _measure_name_room(width))
     wanted = {column: min(size, most.get(column, size)) for column, size in natural.items()}
     left_out = []
     for column in sorted(DROPPED.get(section, ()), key=lambda column: bool({*cells.get(column, ())} - _NOTHING)):
@@ -124,12 +126,14 @@ def _share_room(cells: dict[str, list[str]], texts: set[str], width: int, least:
         excess = sum(room.values()) + _GAP * (len(room) - 1) - width
         if excess > 0 and column in NAMES:
             room[column] = max(room[column] - excess, min(room[column], max(least, cell_len(format_heading(column)))))
+    floors = {column: max(_LEAST, cell_len(format_heading(column))) for column in texts}
     while (excess := sum(room.values()) + _GAP * (len(room) - 1) - width) > 0:
-        widest = max((column for column in room if column in texts), key=room.__getitem__, default=None)
-        if widest is None or room[widest] <= _LEAST or widest in NAMES:
+        wide = [column for column in room if column in texts and room[column] > floors[column]]
+        widest = max(wide, key=room.__getitem__, default=None)
+        if widest is None or widest in NAMES:
             break
-        others = [size for column, size in room.items() if column in texts and column not in NAMES and column != widest]
-        room[widest] = max(room[widest] - excess, max([*others, _LEAST]) - 1 if others else _LEAST, _LEAST)
+        others = [room[column] for column in wide if column not in NAMES and column != widest]
+        room[widest] = max(room[widest] - excess, max(others, default=0) - 1, floors[widest])
     return room
 
 

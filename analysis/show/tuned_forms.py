@@ -22,17 +22,24 @@ from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable
 
 FORMS = ("text", "json", "csv", "md")
-TITLES = {"steps": "The ladder", "not_helping": "What did not help", "not_reached": "What was not reached"}
+TITLES = {
+    "steps": "The ladder",
+    "other_code": "What other code could give",
+    "not_helping": "What did not help",
+    "not_reached": "What was not reached",
+}
 SHOWN = {
     "steps": (
         *("label", "step_ns", "times_as_fast", "over_before", "tokens_per_s", "mfu_share", "peak_bytes"),
-        *("usd_per_million", "loss_share"),
+        *("usd_per_million", "losses"),
     ),
+    "other_code": ("label", "expected_ratio", "on_top_of", "why", "what_to_write"),
     "not_helping": ("label", "verdict", "with_it", "could_save_share", "peak_bytes", "on_top_of", "why"),
     "not_reached": ("label", "could_save_share", "why"),
 }
 """Columns of the tables that people read. over_before, with_it: how many times as fast as the step before in the
-ladder, or as the variant without the candidate, with the 95% interval."""
+ladder, or as the variant without the candidate, with the 95% interval. expected_ratio: the same, from parts of a
+step."""
 
 
 def format_tuned(ladder: TunedLadder, form: str, width: int, is_whole: bool = False) -> str:
@@ -73,7 +80,9 @@ def list_tables(ladder: TunedLadder) -> Iterator[tuple[str, str, pd.DataFrame]]:
             continue
         records = rows.to_dict("records")
         over_before = [_format_ratio(row, "before_") if name == "steps" else None for row in records]
-        rows = rows.assign(over_before=over_before, with_it=[_format_ratio(row, "") for row in records])
+        known = {"with_it": "", "expected_ratio": "expected_"}
+        more = {column: [_format_ratio(row, prefix) for row in records] for column, prefix in known.items()}
+        rows = rows.assign(over_before=over_before, **more)
         rows = rows.astype(object).where(rows.notna() & (rows != ""), None)
         yield name, title, rows[[column for column in SHOWN[name] if rows[column].notna().any()]].infer_objects()
 

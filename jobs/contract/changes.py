@@ -53,6 +53,7 @@ COPIES = "copies"
 SYNCHRONISATIONS = "synchronisations"
 LOADER_WORKERS = "loader_workers"
 STATIC_CACHE = "static_cache"
+FUSED_LOSS = "fused_loss"
 LARGER_BATCH = "larger_batch"
 CHECKPOINTING = "checkpointing"
 KEEP_ACTIVATIONS = "keep_activations"
@@ -104,6 +105,7 @@ CHANGES = {
         label="expandable segments", is_triable=True, needs_process=True, relieves=(SYNCHRONISATION,)
     ),
     STATIC_CACHE: ChangeRecord(label="static cache", relieves=(MEMORY, LAUNCHES)),
+    FUSED_LOSS: ChangeRecord(label="fused loss", relieves=(MEMORY,)),
     LARGER_BATCH: ChangeRecord(label="larger batch", relieves=(LAUNCHES,)),
     CHECKPOINTING: ChangeRecord(label="activation checkpointing"),
     KEEP_ACTIVATIONS: ChangeRecord(label="no checkpointing", is_triable=True, relieves=(COMPUTE, MEMORY, LAUNCHES)),

@@ -50,7 +50,7 @@ class Outcome(StrEnum):
 
 class NoLossCode(StrEnum):
     """Why losses are not compared. NO_SEED: two runs of the same variant differ as much. NOT_MEASURED: the budget
-    ended before, or only the winner's losses were compared. NOT_FINITE: without changes, too. BROKEN: they are finite
+    ended before. NOT_FINITE: without changes, too. BROKEN: they are finite
     without changes alone, so that the variant is taken back."""
 
     NOT_MEASURED = "not_measured"

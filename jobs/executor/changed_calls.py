@@ -1,22 +1,27 @@
 """The calls of a step (see `jobs.follow.step_calls`) as they would be with changes: other types, attention, padded
-matmuls, another optimizer."""
+matmuls, a fused loss, larger batches, another optimizer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 from profiler_job.jobs.contract.changes import (
     BF16,
     CUDNN_ATTENTION,
+    FEWER_ACCUMULATIONS,
     FOREACH,
     FUSED_ADAMW,
     FUSED_ATTENTION,
+    FUSED_LOSS,
+    LARGER_BATCH,
     PADDING,
     TF32,
 )
 from profiler_job.jobs.contract.ranges import BACKWARD, OPTIMIZER
+from profiler_job.jobs.executor.described_calls import Call, list_inputs, list_tensors, name_operator, replace_tensors
+from profiler_job.jobs.executor.fused_loss import fuse_loss
+from profiler_job.jobs.executor.larger_calls import enlarge_calls
 
-Call = dict[str, Any]
 MATMULS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear")
 IN_FP32 = (
     *("_softmax", "_log_softmax", "native_layer_norm", "native_group_norm", "nll_loss_forward", "nll_loss2d_forward"),
@@ -33,13 +38,16 @@ FUSED = "_scaled_dot_product_"
 FP32_TYPE, BF16_TYPE = "float32", "bfloat16"
 FEWEST, ALIGNED, MULTIPLE = 1024, 8, 64
 """As in `jobs.follow.changes.padding`."""
-CHANGED = (TF32, BF16, FUSED_ATTENTION, CUDNN_ATTENTION, PADDING, FUSED_ADAMW, FOREACH)
+LARGER = (LARGER_BATCH, FEWER_ACCUMULATIONS)
+CHANGED = (TF32, BF16, FUSED_ATTENTION, CUDNN_ATTENTION, PADDING, FUSED_LOSS, FUSED_ADAMW, FOREACH, *LARGER)
 """Changes whose calls are known."""
+TWICE = 2
+"""By how much a larger batch is larger."""
 
 
 def change_calls(step: Mapping[str, Any], changes: Sequence[str]) -> list[Call]:
-    """Return the calls of a step with changes, those in CHANGED. step: `calls`, and `optimizer` (`kind`, `parameters`)
-    or None."""
+    """Return the calls of a step with changes, those in CHANGED. step: `calls`; `optimizer` (`kind`, `parameters`) or
+    None; for larger batches `rows` of one as it is and `factor` by which micro-batches become larger."""
     calls = gather_attention(step["calls"])
     if FUSED_ATTENTION in changes:
         calls = fuse_attention(calls, WRITTEN_OUT)
@@ -49,10 +57,14 @@ def change_calls(step: Mapping[str, Any], changes: Sequence[str]) -> list[Call]:
         calls = [pad(call) if find_kind(call) == "matmul" else call for call in calls]
     if BF16 in changes:
         calls = Autocast().change(calls)
+    if FUSED_LOSS in changes:
+        calls = fuse_loss(calls)
     if CUDNN_ATTENTION in changes:
         calls = [call | {"switched": CUDNN_ATTENTION} if call["op"] == ATTENTION else call for call in calls]
     if TF32 in changes:
         calls = [call | {"tf32": True} if find_kind(call) == "matmul" else call for call in calls]
+    for name in {*LARGER}.intersection(changes):
+        calls = enlarge_calls(calls, step["rows"], find_factor(step, name))
     forms = {FUSED_ADAMW: "fused", FOREACH: "foreach"}
     form = next((forms[name] for name in changes if name in forms), None)
     if form is not None and step["optimizer"] is not None:
@@ -61,41 +73,29 @@ def change_calls(step: Mapping[str, Any], changes: Sequence[str]) -> list[Call]:
     return calls
 
 
-def name_operator(call: Call) -> str:
-    """Return the name of a call's operator, without namespace and overload."""
-    parts = call["op"].split(".")
-    return str(parts[1] if len(parts) > 1 else parts[0])
+def find_factor(step: Mapping[str, Any], name: str) -> int:
+    """Return by how much a change makes batches larger."""
+    return TWICE if name == LARGER_BATCH else int(step["factor"])
+
+
+def weigh_calls(step: Mapping[str, Any], changes: Sequence[str]) -> tuple[float, float]:
+    """Return which part of the calls of a step, and of those of its optimizer, the work of a step needs with changes:
+    a step of a larger batch does the work of several, and accumulates as often; fewer passes do that of all."""
+    passes = updates = 1.0
+    for name in {*LARGER}.intersection(changes):
+        passes /= find_factor(step, name)
+        updates /= find_factor(step, name) if name == LARGER_BATCH else 1
+    return passes, updates
 
 
 def find_kind(call: Call) -> str:
-    """Return what a call is: `matmul`, `attention`, `optimizer` or `other`."""
+    """Return what a call is: `matmul`, `attention`, `optimizer`, `loss` (what a fused one needs) or `other`."""
     if call["phase"] == OPTIMIZER:
         return "optimizer"
+    if call.get("is_loss"):
+        return "loss"
     name = name_operator(call)
     return "matmul" if name in MATMULS else "attention" if name == ATTENTION else "other"
-
-
-def list_tensors(value: Any) -> Iterator[dict[str, Any]]:
-    """List the tensors in described arguments."""
-    if isinstance(value, dict):
-        if "shape" in value:
-            yield value
-            return
-        value = [*value.values()]
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from list_tensors(each)
-
-
-def list_inputs(call: Call) -> list[dict[str, Any]]:
-    return [*list_tensors([each for name, each in call.items() if name not in ("outputs", "op", "phase")])]
-
-
-def replace_tensors(value: Any, change: Any) -> Any:
-    """Return arguments in which each tensor is what `change` makes of it."""
-    if isinstance(value, dict):
-        return change(value) if "shape" in value else {name: replace_tensors(x, change) for name, x in value.items()}
-    return [replace_tensors(each, change) for each in value] if isinstance(value, list) else value
 
 
 # --------------------------------------------------------------------------------------------------------- attention

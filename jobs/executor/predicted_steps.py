@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.ranges import OPTIMIZER
-from profiler_job.jobs.executor.changed_calls import CHANGED, Call, change_calls, find_kind, list_inputs
+from profiler_job.jobs.executor.changed_calls import CHANGED, LARGER, change_calls, find_kind, weigh_calls
+from profiler_job.jobs.executor.described_calls import Call, list_inputs
 
-SPREAD = {"matmul": 0.06, "attention": 0.12, "optimizer": 0.1, "other": 0.12}
+SPREAD = {"matmul": 0.06, "attention": 0.12, "optimizer": 0.1, "loss": 0.35, "other": 0.12}
 """By how much the time of parts of a kind, which a change brings, may be wrong."""
 SPREAD_OF_STEP, SPREAD_OF_CPU = 0.008, 0.15
 """The same of the step without changes, and of the time of the CPU."""
@@ -36,8 +37,8 @@ class PredictedStep:
 
 class StepParts:
     """Predicts steps of a script. step: `calls`, `optimizer` and `issue` (ns of the CPU by phase) of a step without
-    changes. shares: of the same (see `jobs.follow.turns`). measure: returns two times of parts, as
-    `jobs.follow.measured_parts` does."""
+    changes, and what `change_calls` needs for larger batches. shares: of the same (see `jobs.follow.turns`). measure:
+    returns two times of parts, as `jobs.follow.measured_parts` does."""
 
     def __init__(
         self,
@@ -59,6 +60,8 @@ class StepParts:
         """Predict the step with changes; None if the calls of one of them are not known. known: changes with which the
         step is known, so that the interval is of what is new."""
         if not all(name in CHANGED for name in changes):
+            return None
+        if not self.step.get("rows") and {*LARGER}.intersection(changes):
             return None
         before, after = self.base, self.sum_parts(changes)
         scales = self.compare_with_step(before)
@@ -94,8 +97,9 @@ class StepParts:
         seen = {"matmul": matmuls, "attention": kernels["attention"]}
         others = max(kernels["busy"] - sum(seen.values()), 0.0)
         alone = before["other"] + before["optimizer"]
+        factor = others / alone if alone else 1.0
         scales = {kind: time_ns / before[kind] if before[kind] and time_ns else 1.0 for kind, time_ns in seen.items()}
-        return scales | dict.fromkeys(("other", "optimizer"), others / alone if alone else 1.0)
+        return scales | dict.fromkeys(("other", "loss", "optimizer"), factor)
 
     def list_calls(self, changes: Sequence[str]) -> list[tuple[str, Call]]:
         """List the calls of a step with changes that do something, each with its key."""
@@ -111,9 +115,15 @@ class StepParts:
         missing = {key: call for key, call in calls if key not in self.times}
         if missing:
             self.times.update(zip(missing, self.measure([*map(strip, missing.values())])))
+        return self.add_up(calls, changes)
+
+    def add_up(self, calls: Sequence[tuple[str, Call]], changes: Sequence[str]) -> dict[str, float]:
+        """Add up the times of calls by kind, as much of them as the work of a step needs with changes."""
+        passes, updates = weigh_calls(self.step, changes)
         sums = dict.fromkeys(SPREAD, 0.0)
         for key, call in calls:
-            sums[find_kind(call)] += self.find_time(key, call)
+            kind = find_kind(call)
+            sums[kind] += (updates if kind == "optimizer" else passes) * self.find_time(key, call)
         return sums
 
     def estimate_cpu(self, changes: Sequence[str]) -> float:
@@ -135,18 +145,19 @@ class StepParts:
         for key, call in self.list_calls(changes):
             if call["op"] == OPTIMIZER and (times := self.times.get(key)):
                 optimizer_ns = times[1]
-        return others_ns + new_ns - left_out_ns + optimizer_ns
+        passes, updates = weigh_calls(self.step, changes)
+        return passes * (others_ns + new_ns - left_out_ns) + updates * optimizer_ns
 
     def sum_new(self, changes: Sequence[str], known: Sequence[str]) -> dict[str, float]:
         """Sum the parts that a step has with changes, and not with those that are known, by kind, in ns of the GPU."""
         before = Counter(key for key, _ in self.list_calls(known))
-        sums = dict.fromkeys(SPREAD, 0.0)
+        new = []
         for key, call in self.list_calls(changes):
             if before[key] > 0:
                 before[key] -= 1
             else:
-                sums[find_kind(call)] += self.find_time(key, call)
-        return sums
+                new.append((key, call))
+        return self.add_up(new, changes)
 
     def find_time(self, key: str, call: Call) -> float:
         """Return the time of a call in ns of the GPU; of one that cannot be measured alone from another of the same

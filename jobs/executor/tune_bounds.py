@@ -27,6 +27,8 @@ from profiler_job.jobs.contract.changes import (
 from profiler_job.jobs.contract.precisions import BASE_PRECISION
 from profiler_job.jobs.contract.ranges import DATA, OPTIMIZER, ZERO_GRAD
 
+LEAST_SAVING = 0.01
+"""Part of a step that a candidate must be able to save."""
 COMPILING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS)
 """Changes that compile the model."""
 GRAPHS_COST = 0.03

@@ -1,15 +1,25 @@
-"""The end of the search of `tune`: the winner and the script without changes in processes of their own, by turns."""
+"""The end of the search of `tune`: the winner and the script without changes in processes of their own, by turns; then
+one process of each other step of the ladder, for its losses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
+from profiler_job.jobs.contract.changes import LABELS
 from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, SPREAD_OF_GPU
 from profiler_job.jobs.contract.quantities import format_share
-from profiler_job.jobs.contract.tuning import Confirmation, LossDifference, NoLossCode, Outcome, TuneRatio, Tuning
+from profiler_job.jobs.contract.tuning import (
+    Confirmation,
+    LadderStep,
+    LossDifference,
+    NoLossCode,
+    Outcome,
+    TuneRatio,
+    Tuning,
+)
 from profiler_job.jobs.executor.compare_losses import compare_losses, sum_losses
 from profiler_job.jobs.executor.tune_processes import ProcessPairs, ProcessSearch, measure_pairs
-from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
 
 IDLING = 0.15
 """Part of a step that the GPU idles, from which on the CPU limits it."""
@@ -22,6 +32,8 @@ LARGEST_FIRST_DIFFERENCE = 0.05
 something else. Lower precision makes it differ by less than 1%."""
 OTHER = "the loss of its first step differs by {share}, more than {most}"
 BROKEN = "its losses are not finite from step {step} on, and without it they are"
+NOTHING_TO_COMPARE = (NoLossCode.NO_LOSS, NoLossCode.NO_SEED, NoLossCode.NOT_FINITE, NoLossCode.FAILED)
+"""Reasons that hold for all steps of a ladder if they hold for the last one."""
 
 
 class ConfirmedSearch(ProcessSearch, Protocol):
@@ -92,15 +104,50 @@ def note_pairs(tuning: Tuning, pairs: ProcessPairs) -> None:
         base_peak_bytes=max(run.peak_bytes for run in pairs.before) or None,
         winner_peak_bytes=max(run.peak_bytes for run in pairs.after) or None,
     )
-    first, last = pairs.before[0], pairs.after[-1]
-    runs = [first, last, *pairs.before[1:2]]
-    losses, per_step = [run.losses for run in runs], last.num_losses_per_step
-    if first.num_losses_per_step != per_step:  # of other micro-batches
-        losses, per_step = [sum_losses(run.losses, round(run.num_losses_per_step)) for run in runs], 1.0
-    winner.losses = compare_losses(losses[0], losses[1], per_step, *losses[2:])
+    winner.losses = compare_runs(pairs.before, pairs.after[-1])
     winner.peak_bytes = tuning.confirmation.winner_peak_bytes
     if tuning.base is not None:
         tuning.base.peak_bytes = tuning.confirmation.base_peak_bytes
+
+
+def compare_runs(before: Sequence[VariantRun], after: VariantRun) -> LossDifference:
+    """Compare the losses of a process of a variant with those of processes without changes, of which the second one
+    shows by how much equal processes differ."""
+    runs = [before[0], after, *before[1:2]]
+    losses, per_step = [run.losses for run in runs], after.num_losses_per_step
+    if before[0].num_losses_per_step != per_step:  # of other micro-batches
+        losses, per_step = [sum_losses(run.losses, round(run.num_losses_per_step)) for run in runs], 1.0
+    return compare_losses(losses[0], losses[1], per_step, *losses[2:])
+
+
+def compare_steps(search: ConfirmedSearch) -> None:
+    """Compare the losses of the steps of the ladder before the winner: of a process that each had for another reason,
+    or else of one that starts now, while there is time. What is not compared then says so."""
+    steps, winner = search.tuning.ladder[:-1], search.tuning.winner
+    if winner and winner.losses.reason in NOTHING_TO_COMPARE:
+        for step in steps:
+            step.losses = LossDifference(reason=winner.losses.reason)
+    elif before := search.runs.get(()):
+        for step in [step for step in steps if step.losses.reason is NoLossCode.NOT_MEASURED]:
+            if runs := search.runs.get(step.changes) or run_alone(search, step):
+                step.losses = compare_runs(before, runs[-1])
+                step.peak_bytes = max(run.peak_bytes for run in runs) or None
+    search.update()
+
+
+def run_alone(search: ConfirmedSearch, step: LadderStep) -> Sequence[VariantRun]:
+    """Run a step of the ladder in a process of its own; none if there is no time for it, or if it fails."""
+    if search.left_s < search.starts_s:
+        return ()
+    search.say(f"losses of the ladder's step with {LABELS[step.change]}, in a process of its own")
+    try:
+        return [search.engine.run(step.changes, search.left_s)]
+    except OverBudgetError:
+        return ()
+    except VariantFailedError as error:
+        search.say(str(error))
+        step.losses = LossDifference(reason=NoLossCode.FAILED)
+        return ()
 
 
 def widen(tuning: Tuning, turned: TuneRatio | None) -> None:

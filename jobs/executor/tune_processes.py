@@ -27,10 +27,11 @@ HANGS, HANGS_S = 3.0, 30.0
 
 class ProcessSearch(Protocol):
     """What is needed of the search. compiles_s: time that a process of its variants compiles, less than the first time.
-    room: how many processes the machine has room for."""
+    room: how many processes the machine has room for. runs: the latest processes of each variant that had some."""
 
     engine: Engine
     tuning: Tuning
+    runs: dict[tuple[str, ...], Sequence[VariantRun]]
     say: Callable[[str], None]
 
     @property
@@ -118,6 +119,7 @@ def measure_pairs(
         )
         try:
             first, second = search.engine.take_turns((before, after), plan, left_s)
+            search.runs |= {before: first, after: second}
             return ProcessPairs(before=first, after=second, num_rounds=len(first[0].times_ns))
         except VariantFailedError as error:
             search.say(f"{error}; processes run one after another")
@@ -146,6 +148,7 @@ def run_in_sequence(
             break
     if not runs[1]:
         raise OverBudgetError("too little time was left for processes of both")
+    search.runs |= {before: runs[0], after: runs[1]}
     return ProcessPairs(before=runs[0], after=runs[1])
 
 

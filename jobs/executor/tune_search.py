@@ -1,5 +1,10 @@
 """The search of `tune`: measure the change that could save most, keep it if the script is measurably faster, and go on
-with what that leaves, until nothing could save 1% or the time is over."""
+with what that leaves, until nothing could save 1% or the time is over.
+
+What can be switched between steps takes turns in one process, also what compiles, pads or keeps activations: its rounds
+are paired, while fresh processes of one variant differ by more than many changes give. Processes alternate for what is
+fixed at their start, and to confirm the winner, alone.
+"""
 
 import random
 import time
@@ -42,22 +47,20 @@ from profiler_job.jobs.contract.tuning import (
     ExpectedRatio,
     LadderStep,
     Method,
-    NoPartsCode,
     Outcome,
     Place,
     Tried,
     TuneRatio,
     Tuning,
 )
-from profiler_job.jobs.executor.predicted_steps import Part, StepParts
+from profiler_job.jobs.executor.predicted_steps import StepParts
 from profiler_job.jobs.executor.script import infer_batch
-from profiler_job.jobs.executor.tune_bounds import COMPILING, bound_saving, find_precision
-from profiler_job.jobs.executor.tune_confirmation import confirm_winner, does_idle
+from profiler_job.jobs.executor.tune_bounds import COMPILING, LEAST_SAVING, bound_saving, find_precision
+from profiler_job.jobs.executor.tune_confirmation import compare_steps, confirm_winner, does_idle
+from profiler_job.jobs.executor.tune_expectations import expect, expect_of_code, measure_parts
 from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
-LEAST_SAVING = 0.01
-"""Part of a step that a candidate must be able to save."""
 TURN_S = 0.15
 FIRST_ROUNDS = 3
 """Rounds after which a clear difference is believed; the ladder is measured again as a whole."""
@@ -109,6 +112,8 @@ class Search:
         self.shares: dict[str, Any] = {}  # of the variant that is fastest until now
         self.compiled_s = 0.0  # the longest that a change took to compile
         self.parts: StepParts | None = None
+        self.expected: dict[str, ExpectedRatio] = {}
+        self.runs: dict[tuple[str, ...], Sequence[VariantRun]] = {}
         self.hidden: tuple[str, ...] = ()  # changes that save kernel time, while the CPU limits the step
         self.is_by_processes = False
 
@@ -122,12 +127,14 @@ class Search:
             try:
                 self.begin()
                 is_whole = self.climb()
+                expect_of_code(self)
                 self.measure_ladder()
             finally:
                 self.engine.end()
                 self.parts = None  # to measure more of them, the script would have to start again
             is_whole &= self.try_processes()
             confirm_winner(self)
+            compare_steps(self)
             self.tuning.is_complete = is_whole
         except OverBudgetError:
             pass
@@ -210,7 +217,7 @@ class Search:
             if name in self.candidates and not self.list_tried(name):
                 self.tuning.tried.append(Tried(change=name, outcome=Outcome.NOT_POSSIBLE, message=reason))
         self.look()
-        self.measure_parts()
+        measure_parts(self)
         if self.tuning.base is None:
             self.tuning.base = self.describe_base()
             self.say(f"without changes: {format_time(self.tuning.base.step_ns)} a step")
@@ -223,58 +230,6 @@ class Search:
             self.shares = {"step_ns": run.step_ns, "kernels": None, "phases": {}}
         else:
             self.shares = self.ask("profile", variant=list(self.current))
-
-    def measure_parts(self) -> None:
-        """Measure the parts of a step without changes, each alone, for what can be expected of changes."""
-        self.tuning.no_parts = self.find_no_parts()
-        if self.tuning.no_parts is not None:
-            return
-        with suppress(VariantFailedError):  # then only bounds are known
-            shares = self.ask("profile", variant=[]) if self.current else self.shares
-            parts = StepParts(self.ask("calls"), shares, self.time_parts)
-            self.parts = parts if parts.is_measured else None
-        self.tuning.no_parts = None if self.parts else NoPartsCode.NOT_MEASURED
-        for tried in self.tuning.tried:
-            is_other_code = tried.outcome is Outcome.NOT_POSSIBLE and tried.change == FUSED_ATTENTION
-            expected = self.expect(tried.change) if is_other_code else None
-            if expected and expected.times_as_fast > 1 + LEAST_SAVING:  # of attention that the script writes out
-                tried.expected, tried.could_save = expected, 1 - 1 / expected.high
-
-    def find_no_parts(self) -> NoPartsCode | None:
-        """Return why parts of a step are not measured; None if they can be."""
-        if self.is_by_processes:
-            return NoPartsCode.SEVERAL_RANKS
-        if self.facts.get("compiled"):
-            return NoPartsCode.COMPILED
-        return None if self.shares["kernels"] else NoPartsCode.NO_TRACE
-
-    def time_parts(self, parts: Sequence[Part]) -> list[Any]:
-        """Return the times of parts; of those that end the script, none."""
-        try:
-            times: list[Any] = self.ask("parts", parts=parts)
-        except VariantFailedError:
-            return [None] * len(parts)
-        return times
-
-    def expect(self, name: str) -> ExpectedRatio | None:
-        """Return what can be expected of a change on top of those until now; None if its parts are not known. While the
-        CPU limits the step, it is the ratio of the kernels' time if that is larger: other changes may set it free."""
-        if self.parts is None:
-            return None
-        before = self.parts.predict(self.current)
-        after = self.parts.predict(add_change(self.current, name), self.current)
-        if before is None or after is None:
-            return None
-        ratio = before.gpu_ns / after.gpu_ns
-        if self.is_cpu_limited and ratio > before.step_ns / after.step_ns:
-            width = (after.high_ns - after.low_ns) / after.step_ns / 2
-            ends = {"low": ratio / (1 + width), "high": ratio * (1 + width)}
-            return ExpectedRatio(times_as_fast=ratio, **ends, is_of_kernels=True)
-        return ExpectedRatio(
-            times_as_fast=before.step_ns / after.step_ns,
-            low=before.step_ns / after.high_ns,
-            high=before.step_ns / after.low_ns,
-        )
 
     def describe_base(self) -> BaseStep:
         noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
@@ -331,7 +286,7 @@ class Search:
         def rank(candidate: tuple[str, float | None]) -> tuple[bool, bool, float]:
             name, saving = candidate
             is_first = name in COMPILED_AGAIN and not self.is_compiled and (saving is None or saving >= MUCH)
-            if expected := self.expect(name):
+            if expected := expect(self, name):
                 saving = 1 - 1 / expected.times_as_fast
             return CHANGES[name].is_bound, not is_first, -(saving or 0.0) / self.estimate_s(name)
 
@@ -341,7 +296,7 @@ class Search:
         """Return the part of a step that a change could save at most; None if it is not known."""
         if self.is_by_processes:
             return None
-        if expected := self.expect(name):
+        if expected := expect(self, name):
             return max(0.0, 1 - 1 / expected.high)
         precision = self.find_precision(self.current)
         return bound_saving(name, self.shares, self.current, precision, is_compiled=self.is_compiled)
@@ -400,7 +355,7 @@ class Search:
             on_top_of=before,
             outcome=Outcome.NOT_REACHED,
             could_save=could_save,
-            expected=None if hidden else self.expect(name),
+            expected=None if hidden else expect(self, name),
         )
         self.tuning.tried = [
             each

@@ -49,12 +49,14 @@ class Batches:
             line[:] = line[0] + 1, line[1] + ns
 
     def describe(self, num_steps: int) -> dict[str, Any] | None:
-        """Return how many batches a step takes, and their time, and the time of a worker for one, 0 if none was seen;
-        None without a DataLoader."""
+        """Return how many batches a step takes, and their time, and the time of a worker for one, 0 if none was seen,
+        and of several that of each, `worker_NUMBER_ns`; None without a DataLoader."""
         if not self.num:
             return None
+        by_worker = self.workers.measure_batches()
         per_step = {"num": self.num / num_steps, "ns": self.ns / num_steps, "worker_ns": self.workers.measure_batch()}
-        return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned}
+        each = {f"worker_{number}_ns": ns for number, ns in by_worker.items()} if len(by_worker) > 1 else {}
+        return per_step | {"num_workers": self.num_workers, "is_pinned": self.is_pinned} | each
 
     def list_lines(self, num_steps: int) -> list[dict[str, Any]]:
         """List the lines that take batches: file (whole path), line, function, count and ns (per step)."""
@@ -65,26 +67,37 @@ class Batches:
 
 
 class WorkerTimes:
-    """Number and time of the batches that workers made while `is_on`, in shared memory."""
+    """Number and time of the batches that workers made while `is_on`, and the number of the worker, in shared memory:
+    whether it is on, then three for each slot."""
 
     def __init__(self) -> None:
-        self.shared = memoryview(mmap.mmap(-1, 8 * (1 + 2 * SLOTS))).cast("q")
+        self.shared = memoryview(mmap.mmap(-1, 8 * (1 + 3 * SLOTS))).cast("q")
 
     def switch(self, is_on: bool) -> None:
         self.shared[0] = is_on
 
     def fetch(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if get_worker_info() is None or not self.shared[0]:
+        if (info := get_worker_info()) is None or not self.shared[0]:
             return called(*args, **options)
         began = perf_counter_ns()
         try:
             return called(*args, **options)
         finally:
-            slot = 1 + 2 * (os.getpid() % SLOTS)
+            slot = 1 + 3 * (os.getpid() % SLOTS)
             self.shared[slot] += 1
             self.shared[slot + 1] += perf_counter_ns() - began
+            self.shared[slot + 2] = info.id
 
     def measure_batch(self) -> float:
         """Measure how long a worker takes for a batch (ns); 0 if none made one."""
-        num, ns = (sum(self.shared[first::2]) for first in (1, 2))
+        num, ns = (sum(self.shared[first::3]) for first in (1, 2))
         return ns / num if num else 0.0
+
+    def measure_batches(self) -> dict[int, float]:
+        """Measure how long each worker takes for a batch (ns), by its number."""
+        sums: dict[int, list[int]] = {}
+        for num, ns, number in zip(*(self.shared[first::3].tolist() for first in (1, 2, 3))):
+            if num:
+                mine = sums.setdefault(number, [0, 0])
+                mine[:] = mine[0] + num, mine[1] + ns
+        return {number: ns / num for number, (num, ns) in sorted(sums.items())}

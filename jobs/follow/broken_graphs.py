@@ -2,11 +2,12 @@
 to Python, as it is where a loop has a break. Then what the function calls is compiled by itself.
 
 Dynamo keeps a list of the first alone. Of the second it raises an error, out of which the line and the reason are read.
+Of the first, too, its list has no reason where Python runs all that follows a line; then that of the error is taken.
 All this is not part of PyTorch's interface. Needs torch, and is imported inside the script (see `sitecustomize`).
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,22 +18,38 @@ EXPLANATION = "Explanation: "
 LEFT = "; Python runs all of "
 """After the reason for which a function is left to Python, before what it is called."""
 IN_LOOP = ", since it breaks in a loop"
+STEP = "step_unsupported"
+"""The reason that Dynamo lists where Python runs a function from a line on, in place of what is the matter there."""
+FROM_HERE = "Python runs the function from this line on, since something in it cannot be compiled"
+MOST_LINES = 20
+"""Lines of a statement that Dynamo begins to leave at its first, whichever of them cannot be compiled."""
 _LOOP_BREAK = re.compile(r"graph break in (?:a for/while )?loop")
 
 
 class LeftFrames:
     """The functions that Dynamo leaves to Python because of a break inside them. breaks: of each reason, file (whole
-    path), line and function. noting_errors: notes an error inside, with what it is about."""
+    path), line and function. errors: the same of what Dynamo last could not compile, by file and number of the line of
+    the compiled function that leads to it. noting_errors: notes an error inside, with what it is about."""
 
     def __init__(self, noting_errors: Callable[[str], AbstractContextManager[None]]) -> None:
         self.noting_errors = noting_errors
         self.breaks: list[dict[str, Any]] = []
+        self.errors: dict[tuple[str, int], dict[str, Any]] = {}
 
     def begin(self) -> None:
         """Note each from now on."""
+        from torch._dynamo.exc import Unsupported
         from torch._dynamo.symbolic_convert import InstructionTranslator
 
         wrap(InstructionTranslator, "run", self.run)
+        wrap(Unsupported, "__init__", self.make_error)
+
+    def make_error(self, called: Callable[..., Any], error: Any, *args: Any, **options: Any) -> None:
+        """Make an error, as `called` does, and note it by the outermost line that it is in."""
+        called(error, *args, **options)
+        with self.noting_errors("what cannot be compiled"):
+            if stack := error.real_stack:
+                self.errors[stack[0].filename, stack[0].lineno] = describe(error.msg, stack[-1])
 
     def run(self, called: Callable[..., Any], translator: Any, *args: Any, **options: Any) -> Any:
         """Translate a function, as `called` does, and note why it is left to Python if it is."""
@@ -53,16 +70,10 @@ class LeftFrames:
         in_loop = any(_LOOP_BREAK.search(str(each)) for each in chain)
         if reason is None and not in_loop:
             return  # nothing to compile
-        text = str(getattr(reason, "msg", "") or error)
         line = (getattr(reason, "real_stack", None) or [translator.frame_summary()])[-1]
-        self.breaks.append(
-            {
-                "reason": f"{shorten_reason(text).rstrip('.')}{LEFT}{translator.f_code.co_name}{IN_LOOP * in_loop}",
-                "file": line.filename,
-                "line": line.lineno,
-                "function": line.name,
-            }
-        )
+        described = describe(getattr(reason, "msg", "") or error, line)
+        left = f"{described['reason'].rstrip('.')}{LEFT}{translator.f_code.co_name}{IN_LOOP * in_loop}"
+        self.breaks.append(described | {"reason": left})
 
 
 def list_causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -73,20 +84,20 @@ def list_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def list_breaks(
-    reasons: Iterable[Any], left: Sequence[dict[str, Any]], counted: Iterable[Any], ends: Mapping[int, Any]
+    reasons: Iterable[Any], left: LeftFrames, counted: Iterable[Any], ends: Mapping[int, Any]
 ) -> list[dict[str, Any]]:
     """List where graphs broke, each line once: reason, file (whole path; "" if not known), line, function, and the
-    numbers of the graphs that end there. reasons: what ended Dynamo's graphs; again if it began anew. left: see
-    `LeftFrames`. counted: texts of reasons, some of which ended no graph. ends: why graphs ended, by their numbers."""
+    numbers of the graphs that end there. reasons: what ended Dynamo's graphs; again if it began anew. counted: texts of
+    reasons, some of which ended no graph. ends: why graphs ended, by their numbers."""
     breaks: list[dict[str, Any]] = []
-    for described in [*map(describe_break, reasons), *left]:
+    for described in [*(describe_break(reason, left.errors) for reason in reasons), *left.breaks]:
         if described not in breaks:
             breaks.append(described)
     known = {each["reason"].partition(LEFT)[0].rstrip(".") for each in breaks}
     for text in dict.fromkeys(shorten_reason(str(each)) for each in counted):
         if text.rstrip(".") not in known:
             breaks.append({"reason": text, "file": "", "line": 0, "function": ""})
-    ended = {number: describe_break(reason) for number, reason in ends.items() if is_break(reason)}
+    ended = {number: describe_break(reason, left.errors) for number, reason in ends.items() if is_break(reason)}
     return [each | {"graphs": [number for number, at in ended.items() if at == each]} for each in breaks]
 
 
@@ -95,13 +106,26 @@ def is_break(reason: Any) -> bool:
     return bool(getattr(reason, "graph_break", False))
 
 
-def describe_break(reason: Any) -> dict[str, Any]:
-    """Describe why and where Dynamo ended a graph: reason, file (whole path; "" if not known), line, function."""
-    place = {"file": "", "line": 0, "function": ""}
-    if reason.user_stack:
-        last = reason.user_stack[-1]
-        place = {"file": last.filename, "line": last.lineno, "function": last.name}
-    return {"reason": shorten_reason(str(reason.reason)), **place}
+def describe_break(reason: Any, errors: Mapping[tuple[str, int], dict[str, Any]]) -> dict[str, Any]:
+    """Describe why and where Dynamo ended a graph: reason, file (whole path; "" if not known), line, function. errors:
+    see `LeftFrames`."""
+    if not reason.user_stack:
+        return {"reason": shorten_reason(str(reason.reason)), "file": "", "line": 0, "function": ""}
+    last = reason.user_stack[-1]
+    if reason.reason != STEP:
+        return describe(reason.reason, last)
+    lines = (line for file, line in errors if file == last.filename and 0 <= line - last.lineno < MOST_LINES)
+    return errors.get((last.filename, min(lines, default=0))) or describe(FROM_HERE, last)
+
+
+def describe(reason: Any, line: Any) -> dict[str, Any]:
+    """Describe a reason and a line, as `traceback` has it."""
+    return {
+        "reason": shorten_reason(str(reason)),
+        "file": line.filename,
+        "line": line.lineno,
+        "function": line.name,
+    }
 
 
 def shorten_reason(reason: str) -> str:

@@ -203,6 +203,7 @@ class CompiledGraphs:
         self.ends.clear()
         self.reasons.clear()
         self.left.breaks.clear()
+        self.left.errors.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:
@@ -221,7 +222,7 @@ class CompiledGraphs:
 
                 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
-                breaks = list_breaks(graph_break_reasons, self.left.breaks, counters["graph_break"], self.ends)
+                breaks = list_breaks(graph_break_reasons, self.left, counters["graph_break"], self.ends)
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_errors": self.errors,

@@ -166,8 +166,16 @@ class PartsMeasurement:
             kept = self.numbers.get(described.get("value", -1))
             if kept is not None and list(kept.shape) == shape:
                 return kept
+            if kept is not None and can_repeat(kept, shape):  # of a larger batch
+                return torch.cat([kept] * (shape[0] // len(kept)))
             base = torch.zeros(size, device=self.device, dtype=dtype)
         return base.as_strided(shape, stride)
+
+
+def can_repeat(kept: Tensor, shape: Sequence[int]) -> bool:
+    """Return whether a tensor has this shape if it is repeated."""
+    is_like = kept.dim() == len(shape) and kept.numel() > 0
+    return is_like and [*kept.shape[1:]] == [*shape[1:]] and not shape[0] % len(kept) if shape else False
 
 
 def split_by_marks(

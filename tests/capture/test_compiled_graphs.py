@@ -12,7 +12,7 @@ from profiler_job.analysis.capture.compiled_graphs import Graph, Launch, link_gr
 from profiler_job.analysis.capture.modules import link_modules
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, sum_by_module
-from profiler_job.analysis.reference.kernel_families import find_family
+from profiler_job.analysis.reference.kernel_families import find_family, is_main_gemm
 from profiler_job.jobs.contract.ranges import FOLLOWED
 from tests.capture.nsys_files import Export
 
@@ -389,7 +389,8 @@ algorithms, llm.c's GPT-2 of twelve layers, a GPT of twelve layers and a Llama o
 torch.profiler, and of dynamic shapes a measured step that ran another graph in backward than the followed ones. Then
 with compiled autograd: a GPT, one with deterministic algorithms, and Hugging Face's GPT-2. Kernels are name, module,
 phase and ns. Last with calls (call and graph of each kernel, -1 for none): nanochat's GPT with reduce-overhead and
-block by block, and GPTs with a break between two equal halves and after each block of a loop."""
+block by block, GPTs with a break between two equal halves and after each block of a loop, and a step of a sweep of two
+layers in FP32, whose largest matmuls are two kernels each."""
 OF_GPT2 = (["c_attn", "c_proj", "c_fc"], 16, "lm_head")
 OF_LLAMA = ([f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")], 28, "lm_head")
 LINEAR = {
@@ -516,8 +517,7 @@ def test_attention_has_its_kernels_in_each_block(name, num):
 
 
 def find_matmuls(rows):
-    names = rows["kernel_name"]
-    return (names.map(find_family) == "gemm") & ~names.str.contains("splitKreduce")
+    return rows["kernel_name"].map(is_main_gemm)
 
 
 def count_matmuls(name, phase):
@@ -555,11 +555,11 @@ def test_the_kernels_of_a_compiled_function_are_those_of_its_graph(name):
 
 
 @pytest.mark.parametrize(("phase", "num"), [("forward", 1), ("backward", 2)])
-@pytest.mark.parametrize("name", ["sweep-fp32", "sweep-bf16"])
-def test_modules_of_a_compiled_sweep_have_the_matmuls_of_an_eager_run(name, phase, num):
+@pytest.mark.parametrize(("name", "layers"), [("sweep-fp32", 4), ("sweep-bf16", 4), ("calls sweep-fp32", 2)])
+def test_modules_of_a_compiled_sweep_have_the_matmuls_of_an_eager_run(name, layers, phase, num):
     """The reference model has three projections in qkv_proj, and three matmuls in ffn."""
-    blocks = {f"block_{number}/{part}": 3 * num for number in range(4) for part in ("attention/qkv_proj", "ffn")}
-    blocks |= {f"block_{number}/attention/o_proj": num for number in range(4)}
+    blocks = {f"block_{number}/{part}": 3 * num for number in range(layers) for part in ("attention/qkv_proj", "ffn")}
+    blocks |= {f"block_{number}/attention/o_proj": num for number in range(layers)}
     assert count_matmuls(name, phase).to_dict() == blocks | {"lm_head": num}
 
 

@@ -1,15 +1,19 @@
 """Why and at which line torch.compile leaves a whole function to Python, as where a loop has a break."""
 
 import contextlib
+import logging
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch._dynamo.exc import SkipFrame  # noqa: E402
+from torch._dynamo.exc import SkipFrame, Unsupported  # noqa: E402
 from torch._dynamo.symbolic_convert import InstructionTranslator  # noqa: E402
+from torch._dynamo.utils import graph_break_reasons  # noqa: E402
 
-from profiler_job.jobs.follow.broken_graphs import LeftFrames, list_breaks  # noqa: E402
+from profiler_job.jobs.follow.broken_graphs import FROM_HERE, STEP, LeftFrames, list_breaks  # noqa: E402
+
+LOG = logging.getLogger(__name__)
 
 
 def ignore_errors(what):
@@ -26,6 +30,7 @@ class UnsupportedError(Exception):
 @pytest.fixture
 def left(monkeypatch):
     monkeypatch.setattr(InstructionTranslator, "run", InstructionTranslator.run)
+    monkeypatch.setattr(Unsupported, "__init__", Unsupported.__init__)
     frames = LeftFrames(ignore_errors)
     frames.begin()
     torch._dynamo.reset()
@@ -41,7 +46,7 @@ def test_a_break_in_a_loop_has_its_line_and_the_function_that_python_runs(left):
         return torch.cos(x)
 
     torch.compile(forward, backend="eager")(torch.ones(2))
-    [found] = list_breaks([], left.breaks, [], {})
+    [found] = list_breaks([], left, [], {})
     assert found["file"] == __file__ and found["line"] == forward.__code__.co_firstlineno + 3
     assert found["reason"].startswith("Call to `torch._dynamo.graph_break()`: User-inserted graph break.")
     assert found["reason"].endswith("; Python runs all of forward, since it breaks in a loop") and found["graphs"] == []
@@ -55,7 +60,7 @@ def test_a_branch_on_a_value_in_a_loop_is_listed(left):
         return x
 
     torch.compile(forward, backend="eager")(torch.ones(2))
-    [found] = list_breaks([], left.breaks, [], {})
+    [found] = list_breaks([], left, [], {})
     assert found["line"] == forward.__code__.co_firstlineno + 2 and "in a loop" in found["reason"]
 
 
@@ -79,7 +84,7 @@ def test_older_versions_leave_a_loop_by_another_error(left):
     translator = SimpleNamespace(f_code=SimpleNamespace(co_name="forward"))
     with pytest.raises(SkipFrame):
         left.run(run, translator)
-    [found] = list_breaks([], left.breaks, [UnsupportedError.msg], {})
+    [found] = list_breaks([], left, [UnsupportedError.msg], {})
     reason = "Call to `print`: Dynamo does not know `print`; Python runs all of forward, since it breaks in a loop"
     assert found == {"reason": reason, "file": "/x/train.py", "line": 7, "function": "forward", "graphs": []}
 
@@ -91,3 +96,37 @@ def test_a_function_without_anything_to_compile_is_no_break(left):
     with pytest.raises(SkipFrame):
         left.run(run, SimpleNamespace(f_code=SimpleNamespace(co_name="forward")))
     assert left.breaks == []
+
+
+class Scaled(torch.nn.Module):
+    """What its input is multiplied by is a property that logs, as the loss function of a model of Transformers."""
+
+    @property
+    def scale(self):
+        LOG.warning("scaled")
+        return 2.0
+
+    def forward(self, x):
+        x = torch.sin(torch.sin(x))
+        x = dict(
+            x=x,
+            scale=self.scale,
+        )
+        return torch.cos(x["x"]) * x["scale"]
+
+
+def test_a_line_from_which_python_runs_on_has_the_reason_and_place_of_what_is_inside(left):
+    graph_break_reasons.clear()
+    torch.compile(Scaled(), backend="eager")(torch.ones(2))
+    [ended] = [reason for reason in graph_break_reasons if reason.reason == STEP]
+    assert (__file__, ended.user_stack[-1].lineno) not in left.errors, "the statement begins before the line"
+    [found] = list_breaks(graph_break_reasons, left, [], {0: ended})
+    assert found["reason"].startswith("logging.Logger method not supported")
+    assert (found["file"], found["function"], found["graphs"]) == (__file__, "scale", [0])
+
+
+def test_a_line_from_which_python_runs_on_for_a_reason_that_is_not_known(left):
+    line = SimpleNamespace(filename="/x/train.py", lineno=7, name="forward")
+    reason = SimpleNamespace(reason=STEP, user_stack=[line], graph_break=True)
+    [found] = list_breaks([reason], left, [], {})
+    assert found == {"reason": FROM_HERE, "file": "/x/train.py", "line": 7, "function": "forward", "graphs": []}

@@ -18,6 +18,7 @@ from profiler_job.jobs.follow.compiled_backward import (
     locate,
     note_calls,
 )
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
 from profiler_job.jobs.follow.module_ranges import order_calls
 
 MODEL, HEAD = ("L['self']", nn.Module), ("L['self'].head", nn.Linear)
@@ -153,3 +154,13 @@ def test_what_pytorch_does_not_have_is_named(monkeypatch):
     assert backward.error.startswith("ImportError") and "GmWrapper" in backward.error
     compiled = instance(lambda graph: graph).compiler_fn
     assert compiled(torch.fx.symbolic_trace(nn.ReLU()))(torch.ones(1)) == 1, "its graphs are compiled all the same"
+
+
+@pytest.mark.parametrize(("captures", "expected"), [(0, ""), (1, "PyTorch does not show what its graph is made from")])
+def test_compiled_autograd_is_explained_if_it_made_a_graph(monkeypatch, captures, expected):
+    """A script may ask for it and run backward outside of what is compiled: all of its kernels have modules then."""
+    from torch._dynamo import config
+
+    monkeypatch.setattr("torch._dynamo.utils.counters", {"compiled_autograd": {"captures": captures}})
+    with config.patch(compiled_autograd=True):
+        assert CompiledGraphs().explain_backward() == expected

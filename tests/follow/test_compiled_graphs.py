@@ -590,15 +590,3 @@ def test_a_compiled_function_has_a_phase_and_modules(tmp_path, script, above, re
     assert facts["graphs"] == 2 and facts["late_graphs"] == 0
     _, without, _, kernels_without = run(tmp_path / "without", source, is_followed=False)
     assert losses == without[: len(losses)] and kernels == kernels_without
-
-
-@pytest.mark.parametrize(("captures", "expected"), [(0, ""), (1, "PyTorch does not show what its graph is made from")])
-def test_compiled_autograd_is_explained_if_it_made_a_graph(monkeypatch, captures, expected):
-    """A script may ask for it and run backward outside of what is compiled: all of its kernels have modules then."""
-    from torch._dynamo import config
-
-    from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs
-
-    monkeypatch.setattr("torch._dynamo.utils.counters", {"compiled_autograd": {"captures": captures}})
-    with config.patch(compiled_autograd=True):
-        assert CompiledGraphs().explain_backward() == expected

@@ -11,7 +11,7 @@ from profiler_job.analysis.reference.kernel_families import BUILT_IN
 from tests.capture.nsys_files import Export
 
 US, MS = 1_000, 1_000_000
-TOKENIZE, ADAM, PAUSE = "train.py:8", "train.py:15", "train.py:30"
+TOKENIZE, ADAM, PAUSE, ITEM = "train.py:8", "train.py:15", "train.py:30", "train.py:40"
 KERNEL_NS = 2 * US
 
 
@@ -259,17 +259,19 @@ def test_a_sample_of_another_phase_does_not_count(tmp_path):
     assert shares[TOKENIZE] == pytest.approx(4 / 6, abs=0.02)
 
 
-def make_synchronised_steps(launch_us: float, num_steps: int = 4) -> Steps:
-    """Steps of 100 short kernels, each launched after `launch_us`, and a kernel of 1.1 ms, for which the CPU waits."""
-    made = Steps(False)
-    for _ in range(num_steps):
+def make_synchronised_steps(launch_us: float, with_samples: bool = False, pause_us: float = 0) -> Steps:
+    """Four steps of 100 short kernels, launched after `launch_us` each, and one of 1.1 ms, for which the CPU waits.
+    In each step another launch takes `pause_us` more."""
+    made = Steps(with_samples)
+    for step in range(4):
         begin = gpu = made.now
         for number in range(101):
-            made.now += int(launch_us * US)
+            made.work((launch_us + pause_us * (number == 20 * step + 15)) * US, ADAM)
             start = max(made.now + 1000, gpu)
             gpu = start + (KERNEL_NS if number < 100 else 1100 * US)
             made.export.launch(made.now, start=start, end=gpu)
         made.export.call(made.now + 100, gpu + 5000, name="cudaStreamSynchronize_v3020")
+        made.work(gpu + 5000 - made.now, ITEM)
         made.export.push("forward", begin, gpu + 5000)
         made.export.span("step", begin, gpu + 6000)
         made.now = gpu + 6010
@@ -293,3 +295,14 @@ def test_a_synchronisation_costs_what_it_costs_without_nsys(tmp_path):
     (tmp_path / "alone").mkdir()
     of_alone = measure_share(measure(alone, tmp_path / "alone"))
     assert of_alone > 0.85 and measure_share(found) == pytest.approx(of_alone, abs=0.02)
+
+
+def test_what_a_synchronisation_costs_before_another_operation_in_each_step_is_of_its_line(tmp_path):
+    """One launch of a step takes 300 us more, in each step another one: the GPU would do what is before it, if the CPU
+    had not waited for it."""
+    clean = measure(make_synchronised_steps(5, pause_us=300), tmp_path)
+    gaps = clean._regular["ns"].groupby(level="at").sum()
+    assert gaps[-2] == pytest.approx(600 * US, rel=0.2)
+    sampled = make_synchronised_steps(5, with_samples=True, pause_us=300)
+    rows = summarise(sampled.read(tmp_path), clean=clean).sections["waits"].set_index("where")
+    assert rows.loc[ITEM, "sync_ns"] / 4 == pytest.approx(gaps[-2], rel=0.05)

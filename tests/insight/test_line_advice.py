@@ -13,7 +13,8 @@ from profiler_job.analysis.pages.first_screen import choose_cards
 from profiler_job.analysis.reference.python_libraries import CHANGES_BY_DO, DO, OWN, PARTS
 from profiler_job.jobs.contract.changes import CHANGES, CUDA_GRAPHS, FUSED_ADAMW, LABELS, LOADER_WORKERS, SCRIPT_LINE
 from tests.capture.nsys_files import Export
-from tests.insight.test_waits import ADAM, ENGINE, MS, STEP, TOKENIZE, make_item_export, take_samples
+from tests.insight.test_sync_waits import make_item_export
+from tests.insight.test_waits import ADAM, ENGINE, MS, STEP, TOKENIZE, take_samples
 
 FETCH = ("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 50)
 

@@ -5,12 +5,14 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.module_times import describe_largest, describe_modules
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
@@ -47,6 +49,16 @@ def show(*arguments):
     return done.stdout
 
 
+def test_ranges_in_which_calls_of_graphs_are_named_are_not_listed(tmp_path):
+    export = Export()
+    export.span("step", 0, 900)
+    for at, name in ((10, "modules:call 3"), (100, "modules:call 0 broken"), (200, "modules:sync 2"), (300, "own")):
+        export.push(name, at, at + 50)
+        export.launch(at + 5, start=at + 20, end=at + 40, name=NORM)
+    rows = summarise(read(export.sqlite(tmp_path / "a.sqlite"))).sections["ranges"]
+    assert set(rows["name"]) == {"step", "own"}
+
+
 def test_kernels_of_a_compiled_model_are_by_layer_and_each_counts_once(tmp_path):
     rows = summarise(read(make_capture(tmp_path))).sections["modules"]
     assert dict(zip(rows["name"], rows["total_ns"])) == {
@@ -56,7 +68,8 @@ def test_kernels_of_a_compiled_model_are_by_layer_and_each_counts_once(tmp_path)
         "GPT/h.*/attn/qkv": 5,
     }
     assert rows["forward_ns"].tolist() == rows["total_ns"].tolist() and rows["share"].sum() == pytest.approx(1)
-    assert dict(zip(rows["name"], rows["family"]))["GPT/head"] == "gemm"
+    [head] = rows[rows["name"] == "GPT/head"].to_dict("records")
+    assert (head["family"], head["kernel"]) == ("gemm", MATMUL)
 
 
 def test_show_prints_the_layers_and_says_which_takes_most(tmp_path):
@@ -64,6 +77,43 @@ def test_show_prints_the_layers_and_says_which_takes_most(tmp_path):
     assert "Modules: kernel time of one step" in printed and "GPT/h.*/attn/qkv" in printed
     assert "GPT/h.*/mlp takes most, 33.3% of the kernel time; most of that is Triton" in printed
     assert "torch.compile made" not in printed
+
+
+def make_table(**shares):
+    """The section `modules`. shares: part of the kernel time, by the name of a module, with __ for a slash."""
+    names = [name.replace("__", "/") for name in shares]
+    kernels = ["triton_red_fused__log_softmax_nll_loss_forward_0" if name == "GPT" else MATMUL for name in names]
+    return pd.DataFrame({"name": names, "share": list(shares.values()), "family": "gemm", "kernel": kernels})
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (
+            make_table(GPT__head=0.5, GPT=0.3, GPT__mlp=0.2),
+            [
+                "GPT/head takes most, 50.0% of the kernel time; most of that is GEMM",
+                "GPT itself, without the modules inside it, takes 30.0%; most of that is GEMM; its largest kernel "
+                "computes a loss: triton_red_fused__log_softmax_nll_loss_forward_0",
+            ],
+        ),
+        (
+            make_table(GPT__mlp=0.6, GPT__mlp__fc=0.35, GPT=0.05),
+            [
+                "GPT/mlp itself, without the modules inside it, takes most, 60.0% of the kernel time; most of that is "
+                "GEMM"
+            ],
+        ),
+    ],
+)
+def test_a_module_that_has_others_inside_and_takes_much_itself_is_described(table, expected):
+    assert describe_largest(table) == expected
+
+
+def test_an_optimizer_that_takes_more_than_each_module_is_said():
+    said = describe_modules(make_table(**{"(all parameters)": 0.6, "GPT/head": 0.4}))
+    assert said[0].startswith("GPT/head takes most of the modules, 40.0%")
+    assert said[-1].endswith("in brackets, as (all parameters): updates of many at once, 60.0%")
 
 
 def test_a_capture_that_does_not_show_modules_says_why_and_what_to_do(tmp_path):

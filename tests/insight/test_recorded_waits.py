@@ -4,6 +4,7 @@ published."""
 import gzip
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -262,6 +263,10 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     assert "10.0 µs a CUDA call that nsys adds, the most that is taken off" in last
     scalars |= {"batches_ns": 2e6, "batches_num_workers": 1.0, "batches_is_pinned": 0.0}
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
+    of_workers = {"worker_ns": 31e6, "worker_0_ns": 30e6, "worker_1_ns": 33e6, "worker_2_ns": 29e6}
+    scalars |= {f"batches_{name}": value for name, value in of_workers.items()}
+    said = " ".join(describe_recorded_waits(recording.waits, scalars, limit))
+    assert "takes 31.0 ms for a batch (29.0 ms in worker 2 to 33.0 ms in worker 1)" in said
 
 
 def bound(rows, limit_ns=20.0 * MS, **sampled):
@@ -309,7 +314,9 @@ def test_older_recordings_keep_the_causes_of_their_captured_steps(recording):
 
 
 def test_the_page_of_the_script_names_them(recording, tmp_path):
-    one = recording
+    workers = {f"batches_worker_{number}_ns": 30.4e6 + number * MS for number in range(2)}
+    more = pd.DataFrame({"figure": workers.keys(), "value": workers.values()}).assign(run_id=RUN, rank=0, unit="")
+    one = replace(recording, figures=pd.concat([recording.figures.astype({"run_id": str, "figure": str}), more]))
     labels = {key: family.label for key, family in FAMILIES.items()}
     answer = write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
     page = read_words(read_page(tmp_path / "index.md"))
@@ -327,7 +334,7 @@ def test_the_page_of_the_script_names_them(recording, tmp_path):
     }
     waits, copies, allocations, batches = tables.values()
     assert "train.py:12" in batches and "3.00" in batches and "not sampled" in batches
-    assert "train.py:12" not in waits
+    assert "train.py:12" not in waits and "30.4" in batches and "31.4" in batches
     assert "synchronize" in waits and "memcpy" not in waits and "cudaFree" not in waits
     assert "memcpy Host-to-Device (pageable)" in copies and "cudaFree" not in copies
     assert "cudaFree" in allocations

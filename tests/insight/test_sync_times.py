@@ -4,7 +4,7 @@ import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.insight.sync_times import measure_sync_times
+from profiler_job.analysis.insight.sync_times import measure_sync_times, name_waited_copies
 from profiler_job.jobs.contract.ranges import FOLLOWED_STEP, SYNC
 from profiler_job.jobs.follow import host_waits
 from tests.capture.nsys_files import Export
@@ -65,6 +65,9 @@ def test_a_copy_counts_for_the_call_that_waits_for_it(tmp_path):
         steps.copy(at + 40 * US, at + 45 * US, correlation, kind=2)
         steps.step((WAIT, 1, 0), followed=followed)
     assert steps.measure(tmp_path) == {0: 51}
+    capture = read(tmp_path / "capture.sqlite", details=False)
+    (kinds,) = name_waited_copies(capture, attribute(capture)).values()
+    assert kinds == {0: ["memcpy Device-to-Host (pageable)"]}
 
 
 @pytest.mark.parametrize("other", [[(WAIT, 5)], [(WAIT, 5), (ALL, 5)], [(WAIT, 5), (WAIT, 5), (WAIT, 5)]])

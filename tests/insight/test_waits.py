@@ -100,6 +100,18 @@ def test_time_that_no_sample_covers_is_a_share(tmp_path):
     assert summary.capture["sampled_share"] == pytest.approx(3.5 / 19)
 
 
+def test_a_line_of_another_thread_than_the_main_one_is_said_to_be_there(tmp_path):
+    """The thread that launches runs the steps; the main one waits for it."""
+    export = Export()
+    for at in (0, 5, 9):
+        export.launch(at * MS, start=at * MS, end=(at + 1) * MS, thread=3)
+    take_samples(export, 0, 10, TOKENIZE, thread=3)
+    take_samples(export, 0, 10, ("join", "/usr/lib/python3.12/threading.py", 1149))
+    assert list_lines(summarise_export(export, tmp_path)) == {
+        "train.py:8": (7.0, "own code 100%; in another thread than the main one")
+    }
+
+
 def test_a_long_call_between_samples_of_one_line_counts_for_it(tmp_path):
     export = Export()
     for at in (0, 20):
@@ -107,50 +119,6 @@ def test_a_long_call_between_samples_of_one_line_counts_for_it(tmp_path):
     take_samples(export, 0, 3, TOKENIZE)
     take_samples(export, 20, 22, TOKENIZE)
     assert list_lines(summarise_export(export, tmp_path)) == {"train.py:8": (19.0, "own code 100%")}
-
-
-ITEM = ("train", "train.py", 21)
-FORWARD = ("train", "train.py", 18)
-
-
-def make_item_export(with_sync: bool) -> Export:
-    """Five steps: four launches of 1 ms each, for three short kernels and one of 6 ms. `loss.item()` waits for it, so
-    that the next kernels are launched while the GPU has nothing else to do."""
-    export, host, gpu = Export(), 0, 0
-    for _ in range(5):
-        for length in (MS // 4, MS // 4, MS // 4, 6 * MS):
-            begin = max(gpu, host + 10_000)
-            gpu = begin + length
-            export.launch(host, start=begin, end=gpu)
-            take_samples(export, host / MS, host / MS + 1, FORWARD)
-            host += MS
-        if with_sync:
-            export.call(host, gpu + 10_000, name="cudaStreamSynchronize_v3020")
-            take_samples(export, host / MS, gpu / MS, ITEM)
-            host = gpu + 10_000
-    return export
-
-
-def test_what_a_synchronisation_keeps_from_being_hidden_counts_for_its_line(tmp_path):
-    """Without it the launches of the next step are hidden by the long kernel."""
-    summary = summarise_export(make_item_export(with_sync=True), tmp_path)
-    rows = summary.sections["waits"].set_index("where")
-    assert rows.index[0] == "train.py:21"
-    assert rows.loc["train.py:21", "sync_ns"] == rows.loc["train.py:21", "wait_ns"]
-    (tmp_path / "free").mkdir()
-    free = summarise_export(make_item_export(with_sync=False), tmp_path / "free")
-    saved = summary.capture["waiting_span_ns"] - free.capture["waiting_span_ns"]
-    assert rows.loc["train.py:21", "wait_ns"] == pytest.approx(saved, rel=0.1)
-    assert "keep the value on the GPU" in rows.loc["train.py:21", "do"]
-    syncs = summary.sections["sync_lines"]
-    assert syncs[["where", "call", "count"]].values.tolist() == [["train.py:21", "cudaStreamSynchronize", 5]]
-
-
-def test_a_synchronisation_of_a_slow_cpu_costs_little(tmp_path):
-    """The GPU waits for launches with and without it."""
-    export = make_late_export()
-    export.call(6 * MS, 6 * MS + 20_000, name="cudaStreamSynchronize_v3020")
-    assert summarise_export(export, tmp_path).sections["waits"]["sync_ns"].max() <= 40_000
 
 
 @pytest.mark.parametrize("kind", [1, 2], ids=["from the host", "to the host"])

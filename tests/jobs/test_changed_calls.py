@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from profiler_job.jobs.executor.changed_calls import Call, change_calls, find_kind, list_inputs, name_operator
+from profiler_job.jobs.executor.changed_calls import change_calls, find_kind
+from profiler_job.jobs.executor.described_calls import Call, list_inputs, name_operator
 from profiler_job.jobs.executor.predicted_steps import StepParts, make_key, strip
 from profiler_job.jobs.follow.measured_parts import PartsMeasurement, split_by_marks
 from profiler_job.jobs.follow.step_calls import CallRecorder

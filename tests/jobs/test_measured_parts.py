@@ -31,7 +31,7 @@ def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
     turns = TurnsProcess(script, ["bf16", "fused_adamw"])
     try:
         shares = turns.ask({"kind": "profile", "variant": []})
-        step = turns.ask({"kind": "calls"})
+        step = turns.ask({"kind": "calls"}) | {"rows": 32, "factor": 2}
         phases = {phase: [call["op"] for call in step["calls"] if call["phase"] == phase] for phase in step["issue"]}
         assert phases[""].count("aten.addmm.default") == 2 and phases["backward"].count("aten.mm.default") == 3
         assert phases["optimizer"] and all(time_ns > 0 for time_ns in step["issue"].values())
@@ -39,6 +39,8 @@ def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
         parts = StepParts(step, shares, lambda parts: turns.ask({"kind": "parts", "parts": parts}))
         predicted = parts.predict(["bf16", "fused_adamw"])
         assert predicted.low_ns < predicted.step_ns < predicted.high_ns
+        larger = parts.predict(["larger_batch"])
+        assert larger.low_ns < larger.step_ns < larger.high_ns
         assert all(parts.times.values()), "each part was measured alone"
         assert len(turns.ask({"kind": "calls"})["calls"]) == len(step["calls"]), "and the script goes on as it was"
     finally:

@@ -346,15 +346,26 @@ def test_the_time_of_batches_is_measured_in_steps_without_a_profiler(followed, w
 def test_workers_add_up_their_times_in_memory_of_the_script(monkeypatch):
     times = batch_times.WorkerTimes()
     assert times.fetch(lambda index: index, 3) == 3 and times.measure_batch() == 0, "not in a worker"
-    monkeypatch.setattr(batch_times, "get_worker_info", lambda: SimpleNamespace(id=0))
-    for is_on in (False, True, True, False):
+    monkeypatch.setattr(batch_times, "get_worker_info", lambda: SimpleNamespace(id=number))
+    for number, is_on in enumerate((False, True, True, False)):
         times.switch(is_on)
         worker = os.fork()
         if not worker:
-            times.fetch(time.sleep, 0.05)
+            times.fetch(time.sleep, 0.05 * number)
             os._exit(0)
         os.waitpid(worker, 0)
-    assert sum(times.shared[1::2]) == 2 and 50_000_000 <= times.measure_batch() < 500_000_000
+    assert sum(times.shared[1::3]) == 2 and 75_000_000 <= times.measure_batch() < 500_000_000
+    each = times.measure_batches()
+    assert list(each) == [1, 2] and each[1] >= 50_000_000 and each[2] >= 100_000_000
+    batches = batch_times.Batches()
+    batches.workers = times
+    batches.note(1_000)
+    described = batches.describe(1)
+    assert {name: described[name] for name in described if "worker_" in name[:8]} == {
+        "worker_ns": times.measure_batch(),
+        "worker_1_ns": each[1],
+        "worker_2_ns": each[2],
+    }
 
 
 def test_batches_are_described_if_they_cost_a_hundredth():

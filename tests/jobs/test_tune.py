@@ -62,6 +62,7 @@ for step in range(STEPS):
 
 
 NOTHING = MappingProxyType({})
+FAKE_NSYS = "tests/fake_nsys/nsys"
 
 
 @pytest.fixture
@@ -75,11 +76,14 @@ def tune(tmp_path):
             source = source.replace(old, new)
         (tmp_path / "train.py").write_text(source)
         (tmp_path / "tmp").mkdir(exist_ok=True)
+        write_noting_nsys(tmp_path)
         command = [sys.executable, "-m", "profiler_job", "tune", "--skip", "3", *options, "--", sys.executable]
         return subprocess.Popen(
             [*command, "train.py"],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path / "tmp")}
+            | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -87,6 +91,14 @@ def tune(tmp_path):
         )
 
     return start
+
+
+def write_noting_nsys(folder: Path) -> None:
+    """Write the fake nsys to `bin`, so that it notes each call in the file `nsys_called`."""
+    (folder / "bin").mkdir(exist_ok=True)
+    nsys = folder / "bin" / "nsys"
+    nsys.write_text(f'#!/bin/sh\necho "$@" >> {folder / "nsys_called"}\nexec {ROOT / FAKE_NSYS} "$@"\n')
+    nsys.chmod(0o755)
 
 
 def find_outcomes(tuning) -> dict[str, Outcome]:
@@ -106,6 +118,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert winner.ratio_base.times_as_fast > 3
     assert tuning.is_complete and tuning.base.step_ns > 40e6 > 30e6 > winner.step_ns
     assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
+    assert first.losses.reason is None and 0 < first.losses.largest < 0.05 and first.losses.num == 13
     assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) >= 2
     assert tuning.confirmation.num_rounds >= 2
     assert max(tuning.confirmation.winner_ns) < min(tuning.confirmation.base_ns)
@@ -116,6 +129,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     names = sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir())
     assert names == ["log.txt", "tune.html", "tune.json"]
     assert "What to write" in printed and "+ fused optimizer" in printed
+    assert not (tmp_path / "nsys_called").exists(), "nothing is captured: its tracing would slow some variants"
     again = tune("--budget", "2", "--changes", "fused_adamw,bf16,dropped_gradients")
     printed, _ = again.communicate(timeout=HANGS_S)
     assert again.returncode == 0 and "--again" in printed and "measuring" not in printed

@@ -1,6 +1,6 @@
 """The end of the search of `tune` on simulated scripts: processes of the winner, and of what needs its own process."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -227,10 +227,81 @@ def test_losses_of_the_winner_are_compared_with_the_spread_of_equal_runs():
     tuning = search(SimulatedScript(EFFECTS, losses=0.02))
     losses = tuning.winner.losses
     assert (losses.largest, losses.step, losses.first, losses.repeated) == (pytest.approx(0.01), 2, 0.0, 0.0)
-    assert tuning.ladder[0].losses.reason is NoLossCode.NOT_MEASURED
     confirmed = tuning.confirmation
     assert len(confirmed.base_ns) == len(confirmed.winner_ns) == 3
     assert (confirmed.base_peak_bytes, tuning.winner.peak_bytes) == (10, 7)
+
+
+@dataclass
+class DifferingScript(SimulatedScript):
+    """The second loss differs by a percent for each change. alone: variants that had a process one after another."""
+
+    alone: list = field(default_factory=list)
+
+    def run(self, changes, left_s):
+        self.alone.append(changes)
+        return super().run(changes, left_s)
+
+    def note_run(self, changes, num_turns):
+        losses = [3.0, 2.0 * (1 + 0.01 * len(changes))]
+        return replace(super().note_run(changes, num_turns), losses=losses)
+
+
+def test_each_step_of_the_ladder_has_its_losses_compared_in_a_process_of_its_own():
+    """In one each, after the winner is known; the budget counts them."""
+    script = DifferingScript(EFFECTS)
+    tuning = search(script)
+    assert [step.losses.largest for step in tuning.ladder] == pytest.approx([0.01, 0.02, 0.03])
+    assert [step.peak_bytes for step in tuning.ladder] == [9, 8, 7]
+    assert script.alone == [("bf16",), ("bf16", "fused_adamw")] and tuning.is_complete
+    assert tuning.used_s == pytest.approx(script.now, abs=0.2)
+
+
+def test_steps_for_whose_losses_no_time_is_left_say_so():
+    class Slow(DifferingScript):
+        def run(self, changes, left_s):
+            run = super().run(changes, left_s)
+            self.pass_time(10_000.0, left_s - self.starts_s)
+            return run
+
+    script = Slow(EFFECTS)
+    tuning = search(script)
+    reasons = [step.losses.reason for step in tuning.ladder]
+    assert reasons == [NoLossCode.NOT_MEASURED, NoLossCode.NOT_MEASURED, None] and script.now == pytest.approx(600)
+    assert script.alone == [("bf16",)] and tuning.is_complete
+
+
+def test_processes_that_ran_for_another_reason_have_losses_to_compare():
+    class Loading(DifferingScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            return answer | {"phases": {"data": 40 * MS}} if request["kind"] == "profile" else answer
+
+    script = Loading({"bf16": 0.5, "loader_workers": 0.4})
+    tuning = search(script, asked=("bf16", "loader_workers"))
+    assert list_ladder(tuning) == ["bf16", "loader_workers"] and not script.alone
+    assert [step.losses.largest for step in tuning.ladder] == pytest.approx([0.01, 0.02])
+
+
+def test_a_step_that_fails_alone_leaves_the_others_their_losses():
+    class Failing(DifferingScript):
+        def run(self, changes, left_s):
+            if changes == ("bf16",):
+                raise VariantFailedError("it ended")
+            return super().run(changes, left_s)
+
+    tuning = search(Failing(EFFECTS))
+    assert [step.losses.reason for step in tuning.ladder] == [NoLossCode.FAILED, None, None]
+
+
+def test_no_process_is_started_for_losses_that_cannot_be_compared():
+    class Random(DifferingScript):
+        def note_run(self, changes, num_turns):
+            return replace(super().note_run(changes, num_turns), losses=[self.draw.random()])
+
+    script = Random(EFFECTS)
+    tuning = search(script)
+    assert {step.losses.reason for step in tuning.ladder} == {NoLossCode.NO_SEED} and not script.alone
 
 
 def test_several_ranks_are_measured_by_processes():

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import pytest
 
 from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.tuning import Method, NoPartsCode, Outcome
-from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, LEAST_SAVING, Search
+from profiler_job.jobs.contract.tuning import Accumulation, Method, NoPartsCode, Outcome
+from profiler_job.jobs.executor.tune_bounds import LEAST_SAVING
+from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, Search
 from profiler_job.jobs.executor.tuned_script import VariantFailedError
 from tests.jobs.simulated_scripts import EFFECTS, MS, CpuLimitedScript, SimulatedScript, list_ladder, outcomes, search
 
@@ -130,6 +131,72 @@ def test_what_attention_written_by_hand_could_save_is_told():
     (tried,) = search(script, asked=("fused_attention",)).tried
     assert tried.outcome is Outcome.NOT_POSSIBLE and tried.could_save > 0.5
     assert tried.expected.low < tried.expected.times_as_fast < tried.expected.high
+
+
+@dataclass
+class LanguageModel(ScriptOfParts):
+    """A matmul makes the logits of four samples, and the loss is written out: 10 ms for each of its calls, of 2 ms for
+    what a fused one reads and writes. Its input has `rows`."""
+
+    rows: int = 4
+    peak_bytes: int = 10
+
+    def ask(self, request, left_s):
+        answer = super().ask(request, left_s)
+        if request["kind"] == "describe":
+            memory = {"gpu_memory_bytes": 100, "peak_allocated_bytes": self.peak_bytes}
+            return answer | memory | {"inputs": [{"name": "x", "shape": [self.rows, 8], "dtype": "int64"}]}
+        if request["kind"] == "calls":
+            logits = {"value": 7, "shape": [32, 100], "stride": [100, 1], "dtype": "float32"}
+            targets = {"value": 5, "shape": [4, 8], "stride": [8, 1], "dtype": "int64"}
+            fixed = {"kwargs": {}, "phase": "", "is_view": False}
+            calls = [
+                {"op": "aten.embedding.default", "args": [MATRIX, targets], "outputs": [logits | {"value": 6}]},
+                {"op": "aten.mm.default", "args": [logits | {"value": 6}, MATRIX], "outputs": [logits]},
+                {"op": "aten._log_softmax.default", "args": [logits, -1, False], "outputs": [logits | {"value": 8}]},
+                {"op": "aten.nll_loss_forward.default", "args": [logits | {"value": 8}, targets], "outputs": []},
+            ]
+            return answer | {"calls": [call | fixed for call in calls] + answer["calls"][1:]}
+        return answer
+
+    def time_part(self, part):
+        is_larger = any(size in (64, 8) for size in (part["args"][0]["shape"] if "args" in part else []))
+        times = {"aten.mm.default": 70.0 if is_larger else 60.0, "aten.amax.default": 2.0}
+        if part["op"] in ("aten._log_softmax.default", "aten.nll_loss_forward.default"):
+            return (10 * MS, 0.0)
+        return (times.get(part["op"], 5.0) * MS, 0.0)
+
+
+def test_what_needs_other_code_is_expected_from_parts_of_the_same_step():
+    """The loss takes 20 ms of 100, and 4 if it is fused. A matmul of twice the samples takes 70 ms, not 120."""
+    script = LanguageModel({})
+    tuning = search(script)
+    expected = {tried.change: tried for tried in tuning.tried if tried.change in ("fused_loss", "larger_batch")}
+    assert {tried.outcome for tried in expected.values()} == {Outcome.NOT_POSSIBLE}
+    for name, gain in {"fused_loss": 1.19, "larger_batch": 1.7}.items():
+        ratio = expected[name].expected
+        assert ratio.low < ratio.times_as_fast < ratio.high and ratio.times_as_fast == pytest.approx(gain, rel=0.1), (
+            name
+        )
+    assert expected["larger_batch"].message == "for as many samples" and tuning.is_complete
+    assert not [tried for tried in search(LanguageModel({}), asked=("bf16",)).tried if tried.change != "bf16"]
+
+
+def test_fewer_passes_are_expected_from_parts_though_they_are_measured_after_these():
+    numbers = Accumulation(rows=4, num_passes=2, factor=2, command=("python",))
+    tuning = search(LanguageModel({"fewer_accumulations": 0.4}, accumulation=numbers), asked=("fewer_accumulations",))
+    (tried,) = tuning.tried
+    assert tried.outcome is Outcome.KEPT and tried.expected.times_as_fast == pytest.approx(1.7, rel=0.1)
+    assert tried.could_save == pytest.approx(1 - 1 / tried.expected.high)
+
+
+def test_a_larger_batch_that_may_not_fit_says_so_and_one_of_unknown_rows_says_nothing():
+    full = search(LanguageModel({}, peak_bytes=60))
+    (tried,) = [tried for tried in full.tried if tried.change == "larger_batch"]
+    assert "if twice the memory fits" in tried.message
+    unknown = search(ScriptOfParts({}))
+    assert not outcomes(unknown, "larger_batch")
+    assert outcomes(unknown, "fused_loss") == [Outcome.SKIPPED_BELOW_1_PERCENT], "it has no such loss"
 
 
 def test_what_could_not_save_1_percent_is_skipped():

@@ -11,7 +11,7 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.site import write_site
 from profiler_job.analysis.site.page_context import make_site
 from profiler_job.analysis.site.tuned_pages import write_tuned
-from profiler_job.jobs.contract.tuning import ExpectedRatio, TuningError, write_tuning
+from profiler_job.jobs.contract.tuning import ExpectedRatio, Outcome, Tried, TuningError, write_tuning
 from tests import synthetic
 from tests.page_words import read_page
 from tests.show.tunings import make_tuning
@@ -44,6 +44,15 @@ def test_what_was_expected_stands_next_to_what_was_measured(site, tmp_path):
     assert rows["expected_low_times_as_fast"].dropna().tolist() == [1.8]
     tried[0].expected.is_of_kernels = True
     assert interpret_tuning(make_tuning(tried=tried)).steps["expected_times_as_fast"].isna().all()
+
+
+def test_what_other_code_could_give_is_on_the_page(site, tmp_path):
+    tuning = make_tuning()
+    expected = ExpectedRatio(times_as_fast=1.08, low=1.05, high=1.12)
+    tuning.tried.append(Tried(change="fused_loss", outcome=Outcome.NOT_POSSIBLE, expected=expected))
+    site.write("report/tuned/train.md", "tuned_script.md", tuned_script.answer(interpret_tuning(tuning)))
+    page = read_page(tmp_path / "report" / "tuned" / "train.md").replace("&#95;", "_")
+    assert "What other code could give" in page and "fused loss" in page and "1.08" in page and "cross_entropy" in page
 
 
 def test_results_have_pages_and_links(site, tmp_path):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
 from profiler_job.analysis.insight.tuned_ladder import (
+    LOSS_WORDS,
     NO_PARTS,
     STEP_COLUMNS,
     TRIED_COLUMNS,
@@ -23,6 +24,7 @@ from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.tuning import (
     Confirmation,
+    ExpectedRatio,
     LossDifference,
     NoLossCode,
     NoPartsCode,
@@ -61,6 +63,7 @@ def test_numbers_are_derived_from_the_steps(ladder):
     assert steps.loc["compile", "mfu_share"] == pytest.approx(160.8 / 989.4)
     assert steps.loc["compile", "usd_per_million"] == pytest.approx(4.59 / 3600 / 163840 * 1e6)
     assert steps.loc["compile", "loss_share"] == 1.3e-3 and steps["loss_share"].notna().sum() == 1
+    assert steps.loc["compile", "num_losses"] == 20
     assert steps.loc["bf16", "label"] == "+ BF16 autocast, not TF32"
 
 
@@ -151,6 +154,38 @@ def test_losses_in_one_sentence(losses, words):
 def test_every_reason_without_losses_has_words():
     assert all(len(describe_losses(LossDifference(reason=code))) > 15 for code in NoLossCode)
     assert "seed" in describe_losses(NO_SEED)
+
+
+def test_each_step_of_the_ladder_shows_how_much_its_losses_differ():
+    tuning = make_tuning()
+    tuning.ladder[0].losses = LossDifference(num=20, first=0.0, largest=0.0, step=1)
+    for reason, words in LOSS_WORDS.items() | {(NoLossCode.NOT_MEASURED, "not compared")}:
+        tuning.ladder[1].losses = LossDifference(reason=reason)
+        ladder = interpret_tuning(tuning)
+        assert [*ladder.steps["losses"].iloc[1:]] == ["the same", words, "0.13%"]
+        for shown in (format_tuned(ladder, "text", 120), format_tuned(ladder, "md", 80), render_tuned(ladder)):
+            assert words in shown and "0.13%" in shown and "loss differs" in shown
+        assert any("from one seed: by how much the first 20" in note for note in ladder.notes)
+        is_late = any("losses of 1 step are not compared: the budget ended" in note for note in ladder.notes)
+        assert is_late == (reason is NoLossCode.NOT_MEASURED)
+    del tuning.ladder[:-1]
+    assert not any("from one seed" in note for note in interpret_tuning(tuning).notes), "the sentence has it"
+
+
+def test_what_other_code_could_give_has_a_table_of_its_own():
+    """With what to write; not what the script has already, of which nothing is expected."""
+    expected = ExpectedRatio(times_as_fast=1.08, low=1.05, high=1.12)
+    tried = [
+        Tried(change="fused_loss", outcome=Outcome.NOT_POSSIBLE, expected=expected, on_top_of=("bf16",)),
+        Tried(change="fused_adamw", outcome=Outcome.NOT_POSSIBLE, message="the script has it already"),
+    ]
+    ladder = interpret_tuning(make_tuning(tried=tried))
+    assert ladder.other_code["change"].tolist() == ["fused_loss"]
+    assert ladder.not_helping["change"].tolist() == ["fused_adamw"]
+    for shown in (format_tuned(ladder, "text", 120), format_tuned(ladder, "md", 80), render_tuned(ladder)):
+        assert "What other code could give" in shown and "1.08" in shown and "cross" in shown
+    rows = json.loads(format_tuned(ladder, "json", 80))["tried"]
+    assert rows[0]["expected_times_as_fast"] == 1.08 and rows[1]["expected_times_as_fast"] is None
 
 
 def test_fresh_processes_confirm_or_differ(ladder):
