@@ -43,7 +43,7 @@ def plan(
         typer.Option(min=0, metavar="GB", help="Mark the runs that will not fit a GPU sold with so many GB, e.g. 80."),
     ] = 0,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Predict memory however long it takes; --gpu-memory does so, too.")
+        bool, typer.Option("--memory", help="Predict memory, and what holds it, however long it takes.")
     ] = False,
     form: Annotated[Literal["text", "json"], typer.Option("--format", "-f", help="How to print it.")] = "text",
 ) -> None:
@@ -56,7 +56,7 @@ def plan(
     with_memory = memory or gpu_memory > 0 or seconds <= QUICK_S
     limited = gpu_memory > 0 or any(run.memory_limit_gib for run in runs)
     simulated = simulate_own(runs, patient=memory or gpu_memory > 0)
-    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated)
+    table = PlanTable(planned.protocol, with_memory, limited, gpu_memory, simulated, with_owners=memory)
     slow = (
         f"the memory of {format_count(len(shapes), 'different shape')} takes about {format_clock(seconds)} to predict"
     )

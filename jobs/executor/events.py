@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import StatisticsError, linear_regression
 from typing import Any, Protocol
 
@@ -61,17 +61,30 @@ class Estimate:
     """Time that remains. Predictions are for an H200, so the times of finished stages say what one costs here: a
     fixed part and a part that grows with its prediction, fitted as a line once there are enough of them.
 
-    `predicted_s` holds, by run and stage, the seconds of those to be done.
+    `predicted_s` holds, by run and stage, the seconds of those to be done. `batches`: the predicted batches of a sweep
+    that compiles side by side (see `jobs.sweep.batches`). Its stages wait for each other, so that their times say
+    little. There the clock alone is compared with the plan, and what is not done yet counts as planned.
     """
 
-    def __init__(self, predicted_s: Mapping[RunStage, float], num_gpus: int = 1):
+    def __init__(
+        self,
+        predicted_s: Mapping[RunStage, float],
+        num_gpus: int = 1,
+        batches: Sequence[tuple[float, Mapping[RunStage, float]]] = (),
+    ):
         self.open, self.num_gpus = dict(predicted_s), num_gpus
+        self.starting = list(batches)  # whose first process is not done
+        for _, running_s in batches:
+            self.open |= running_s
+        self.follows_plan = bool(batches)
         self.started = time.monotonic()
         self.done: list[tuple[float, float]] = []  # predicted and measured seconds of each finished stage
 
     def finish(self, stage: RunStage, wall_s: float) -> None:
         if stage in self.open:
-            self.done.append((self.open.pop(stage), wall_s))
+            begun = [batch for batch in self.starting if stage in batch[1]]
+            self.starting = [batch for batch in self.starting if batch not in begun]
+            self.done.append((self.open.pop(stage) + sum(before_s for before_s, _ in begun), wall_s))
 
     @property
     def elapsed_s(self) -> float:
@@ -79,8 +92,13 @@ class Estimate:
 
     @property
     def remaining_s(self) -> float:
+        waits_s = sum(before_s for before_s, running_s in self.starting if running_s.keys() & self.open.keys())
+        planned_s = sum(self.open.values()) + waits_s
         if not self.done:
-            return sum(self.open.values()) / self.num_gpus
+            return planned_s / self.num_gpus
+        if self.follows_plan:
+            done_s = sum(predicted for predicted, _ in self.done)
+            return planned_s * (self.elapsed_s + planned_s) / (done_s + planned_s)
         slope, fixed = self._line()
         expected_done = sum(fixed + slope * predicted for predicted, _ in self.done)
         expected_open = sum(fixed + slope * predicted for predicted in self.open.values())
@@ -94,6 +112,10 @@ class Estimate:
         except StatisticsError:  # one stage, or all with one prediction
             return 1.0, 0.0
         return (slope, fixed) if slope > 0 and fixed >= 0 else (1.0, 0.0)
+
+
+def list_stages(seconds: Mapping[str, Mapping[str, float]]) -> dict[RunStage, float]:
+    return {(run, stage): s for run, each in seconds.items() for stage, s in each.items()}
 
 
 def format_clock(seconds: float) -> str:
@@ -156,10 +178,16 @@ class Terminal:
         return f"about {format_clock(self.estimate.remaining_s)} left{format_cost(self.meter.cost)}"
 
     def sweep_started(
-        self, runs: int, finished: int, timed: int, stages: int, predicted_s: dict[str, dict[str, float]]
+        self,
+        runs: int,
+        finished: int,
+        timed: int,
+        stages: int,
+        predicted_s: dict[str, dict[str, float]],
+        batches: Sequence[dict[str, Any]] = (),
     ) -> None:
-        by_stage = {(run, stage): s for run, each in predicted_s.items() for stage, s in each.items()}
-        self.num_stages, self.estimate = stages, Estimate(by_stage, self.num_gpus)
+        together = [(batch["before_s"], list_stages(batch["running_s"])) for batch in batches]
+        self.num_stages, self.estimate = stages, Estimate(list_stages(predicted_s), self.num_gpus, together)
         more = f", {timed} timed" if timed else ""
         self.console.print(f"{format_count(runs, 'run')}, {finished} of them already finished{more}")
         self.task = self.progress.add_task("sweep", total=stages, completed=self.num_done, left="")
@@ -176,7 +204,7 @@ class Terminal:
         self.stages.pop(run, None)
         self.estimate.finish((run, stage), wall_s)
         if left := [stage for _, stage in self.open_stages(run) if stage.startswith("timer")]:
-            self.print_done(f"{run}  timed, and {len(left)} more to do  {wall_s:.1f} s")
+            self.print_done(f"{run}  timed, {format_count(len(left), 'process')} to come  {wall_s:.1f} s")
         elif self.open_stages(run):
             self.print_done(f"{run}  timed  {wall_s:.1f} s")
 

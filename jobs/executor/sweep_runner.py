@@ -18,9 +18,16 @@ from profiler_job.jobs.executor.machine import count_cores
 from profiler_job.jobs.executor.result_store import Results, read_json, write_json
 from profiler_job.jobs.executor.sweep_state import SweepState
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
-from profiler_job.jobs.sweep.batches import count_together, count_workers, order_passes, put_compiled_first
+from profiler_job.jobs.sweep.batches import (
+    Batch,
+    count_together,
+    count_workers,
+    order_passes,
+    predict_batches,
+    put_compiled_first,
+)
 from profiler_job.jobs.sweep.groups import group_runs
-from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage
+from profiler_job.jobs.sweep.prediction import assume_stages, count_stage_steps, name_stage, predict_seconds
 
 
 def is_in_group(record: RunRecord) -> bool:
@@ -87,6 +94,7 @@ class SweepRunner:
             timed=sum(timed.is_timed for timed in self.state.timed.values()),
             stages=len(runs) * len(count_stage_steps(self.protocol)),
             predicted_s=predicted,
+            batches=[batch._asdict() for batch in self._predict_batches(pending, predicted)],
         )
         if pending:
             self._drive(pending)
@@ -94,6 +102,16 @@ class SweepRunner:
             raise StoppedError
         self.emit("sweep_finished", statuses=self.state.statuses)
         return self.state.statuses
+
+    def _predict_batches(self, pending: Sequence[Run], predicted: Mapping[str, Mapping[str, float]]) -> list[Batch]:
+        """Predict the batches of runs if they compile side by side, from the seconds of the stages that are left."""
+        together = self._count_together(pending)
+        if together == 1 or any(predict_seconds(run, self.protocol) is None for run in pending):
+            return []
+        return predict_batches({run: predicted[run.run_id] for run in pending}, self.protocol, together)
+
+    def _count_together(self, pending: Sequence[Run]) -> int:
+        return count_together(pending, count_cores(), len(self.gpus) if self.state.device == "cuda" else 0)
 
     def _pending(self, runs: Sequence[Run]) -> list[Run]:
         """Return the runs that are not finished, and put what is known about the others into the state."""
@@ -134,8 +152,7 @@ class SweepRunner:
 
     def _drive(self, pending: Sequence[Run]) -> None:
         state = self.state
-        num_gpus = len(self.gpus) if state.device == "cuda" else 0
-        state.together = count_together(pending, count_cores(), num_gpus)
+        state.together = self._count_together(pending)
         state.num_nsys_workers, state.num_samplers = count_workers(state.together, self.protocol, len(pending))
         remove_abandoned()
         with create_temporary_folder("compiled-") as compiled:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.garbage import pausing_collector
+from profiler_job.jobs.contract.memory_owner import Owner as Owner
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
 from profiler_job.jobs.memory.failure import Failure as Failure
 from profiler_job.jobs.memory.fake_steps import FakeStepError as FakeStepError
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation
 from profiler_job.jobs.memory.fake_steps import simulate_runs as simulate_runs
-from profiler_job.jobs.memory.owners import Owner as Owner
 from profiler_job.jobs.memory.owners import PeakMemory as PeakMemory
 from profiler_job.jobs.memory.owners import predict_owners as predict_owners
 from profiler_job.jobs.memory.savings import CHANGES as CHANGES

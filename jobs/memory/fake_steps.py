@@ -28,16 +28,22 @@ class FakeStepError(ProfilerError, ValueError):
 
 @dataclass(frozen=True)
 class Simulation:
-    """Peak of live tensors in bytes by phase of two steps, and the number of parameters (0: not known); or the
-    `problem`, why there are none."""
+    """Peak of live tensors in bytes by phase of two steps, what those of the second step are made of, by phase and
+    `Owner`, and the number of parameters (0: not known); or the `problem`, why there are none."""
 
     peaks: list[dict[str, int]] = field(default_factory=list)
+    owners: dict[str, dict[str, int]] = field(default_factory=dict)
     num_parameters: int = 0
     problem: str = ""
 
     @property
     def peak_bytes(self) -> int | None:
         return max((peak for step in self.peaks for peak in step.values()), default=None)
+
+    @property
+    def peak_owners(self) -> dict[str, int]:
+        """Bytes by `Owner` at the largest peak of the second step; empty if it is not known."""
+        return self.owners[max(self.owners, key=self.peaks[-1].__getitem__)] if self.owners else {}
 
     def failure(self, limit_bytes: float) -> Failure | None:
         """Step and phase that need more than `limit_bytes` first; None where all fit, or where that is not known."""

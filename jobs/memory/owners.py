@@ -7,9 +7,9 @@ becomes a gradient, or is kept for backward, is not known before.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from typing import Any, NamedTuple
 
+from profiler_job.jobs.contract.memory_owner import Owner
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.memory.caching_allocator import Block, CachingAllocator
 from profiler_job.jobs.memory.simulated_step import (
@@ -20,23 +20,6 @@ from profiler_job.jobs.memory.simulated_step import (
     SimulatedStepper,
     Tensor,
 )
-
-
-class Owner(StrEnum):
-    """What a piece of memory belongs to. `ACTIVATIONS` are kept by forward for backward; `CASTS` are copies of weights
-    by autocast; `TEMPORARIES` are all other results, such as gradients of activations; `ROUNDING` is what blocks have
-    more than their tensors."""
-
-    PARAMETERS = "parameters"
-    GRADIENTS = "gradients"
-    OPTIMIZER_STATE = "optimizer state"
-    ACTIVATIONS = "activations"
-    CASTS = "copies of weights"
-    LOGITS = "logits and loss"
-    TEMPORARIES = "temporaries"
-    BUFFERS = "buffers and data"
-    WORKSPACE = "workspace"
-    ROUNDING = "rounding"
 
 
 class Piece:

@@ -32,7 +32,7 @@ WEIGHT_BYTES = 4
 
 START_S = 10.0
 """Seconds until all workers of a GPU have started."""
-SLOWER = 1.2
+SLOWER = 1.1
 """How much longer processes take that compile side by side."""
 
 Unit = TypeVar("Unit")
@@ -62,6 +62,18 @@ class Need(NamedTuple):
 
 
 UNKNOWN = Need(inf, inf)
+
+
+class Batch(NamedTuple):
+    """Predicted seconds of a batch: until its first process runs, and then of each run alone, by its id and by the
+    stage that the batch is of."""
+
+    before_s: float
+    running_s: dict[str, dict[str, float]]
+
+    @property
+    def seconds(self) -> float:
+        return self.before_s + sum(sum(of_stage.values()) for of_stage in self.running_s.values())
 
 
 def sum_needs(needs: Sequence[Need]) -> float:
@@ -130,23 +142,34 @@ def predict_sweep_seconds(runs: Sequence[Run], protocol: Protocol) -> float | No
     together = count_together(runs, MOST_TOGETHER * CORES_EACH, num_gpus=1)
     if together == 1:
         return sum(sum(known.values()) for known in stages.values())
+    return sum(batch.seconds for batch in predict_batches(stages, protocol, together))
+
+
+def predict_batches(stages: Mapping[Run, Mapping[str, float]], protocol: Protocol, together: int) -> list[Batch]:
+    """Predict the batches of a sweep on one H200, up to `together` processes in each, in order. stages: the seconds of
+    each stage that is left of each run, as `predict_stages` does."""
+    runs = list(stages)
     running = {run: predict_running(run, protocol) for run in runs}
     num_nsys, num_samplers = count_workers(together, protocol, len(runs))
     room = compute_room(USABLE_GIB[141] * GIB, together, num_nsys)
-    total_s = START_S
+    batches: list[Batch] = []
 
     def fits(units: Sequence[Sequence[Run]], needs: Mapping[Run, Need], most: int) -> bool:
         return len(units) <= most and sum_needs([needs[unit[0]] for unit in units]) <= room
 
+    def add(batch: Sequence[Sequence[Run]], stage: str, sessions: Mapping[Run, int], ending_s: float) -> None:
+        whole_s = [sum(stages[run][stage] / sessions.get(run, 1) for run in unit) for unit in batch]
+        before_s = join_batch(whole_s, [sum(running[run][stage] for run in unit) for unit in batch])
+        before_s += ending_s if batches else START_S + ending_s
+        batches.append(Batch(before_s, {run.run_id: {stage: running[run][stage]} for unit in batch for run in unit}))
+
     for process, order in enumerate(order_passes(runs, protocol)):
         stage, is_shared = name_stage("timer", process), bool(protocol.turns and process)
-        units = order if is_shared else [[run] for run in put_compiled_first([run for (run,) in order])]
+        left = [unit for group in order if (unit := [run for run in group if stage in stages[run]])]
+        units = left if is_shared else [[run] for run in put_compiled_first([run for (run,) in left])]
         needs = {unit[0]: Need.predict_shared(unit) if is_shared else Need.predict(unit[0]) for unit in units}
         for batch in split(units, partial(fits, needs=needs, most=together)):
-            whole_s, running_s = (
-                [sum(each[run][stage] for run in unit) for unit in batch] for each in (stages, running)
-            )
-            total_s += join_batch(whole_s, running_s)
+            add(batch, stage, {}, 0.0)
     if num_nsys:
         sessions = {run: 1 + bool(num_samplers and is_limited_by_cpu(run)) for run in runs}
         needs = {run: Need.predict(run).times(sessions[run]) for run in runs}
@@ -155,10 +178,8 @@ def predict_sweep_seconds(runs: Sequence[Run], protocol: Protocol) -> float | No
             return fits(units, needs, num_nsys) and sum(sessions[run] - 1 for (run,) in units) <= num_samplers
 
         for batch in split([[run] for run in put_compiled_first(runs)], has_workers):
-            shares = {run: sessions[run] if len(batch) > 1 else 1 for (run,) in batch}
-            whole_s = [stages[run]["nsys"] / share for run, share in shares.items()]
-            total_s += join_batch(whole_s, [running[run]["nsys"] for run in shares]) + CAPTURE_S
-    return total_s
+            add(batch, "nsys", sessions if len(batch) > 1 else {}, CAPTURE_S)
+    return batches
 
 
 def is_limited_by_cpu(run: Run) -> bool:
@@ -176,6 +197,7 @@ def split(units: Sequence[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
 
 
 def join_batch(whole_s: Sequence[float], running_s: Sequence[float]) -> float:
-    """Join the times of processes in a batch: each as a whole, and the part for which it has the GPU alone."""
-    before_s = max(max(0.0, stage_s - alone_s) for stage_s, alone_s in zip(whole_s, running_s))
-    return (SLOWER if len(whole_s) > 1 else 1.0) * before_s + sum(running_s)
+    """Join the times of processes in a batch: each as a whole, and the part for which it has the GPU alone. Return
+    what passes before the first of them runs."""
+    before_s = max(0.0, *(stage_s - alone_s for stage_s, alone_s in zip(whole_s, running_s)))
+    return (SLOWER if len(whole_s) > 1 else 1.0) * before_s

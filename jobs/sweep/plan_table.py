@@ -8,15 +8,27 @@ from profiler_job.jobs.contract.layout import Protocol
 from profiler_job.jobs.memory import (
     CUDA_CONTEXT_BYTES,
     Failure,
+    Owner,
     Simulation,
     compute_allocator_limit,
+    infer_shape,
+    is_predictable,
     is_reference,
     predict_failure,
     predict_memory_bytes,
+    predict_owners,
 )
 from profiler_job.jobs.sweep.prediction import predict_seconds
 
 GAP = "  "
+OWNERS = {
+    "weights": {Owner.PARAMETERS},
+    "gradients": {Owner.GRADIENTS},
+    "optimizer": {Owner.OPTIMIZER_STATE},
+    "activations": {Owner.ACTIVATIONS, Owner.CASTS},
+}
+"""What the columns of memory by owner hold; all else is the rest."""
+REST = "rest"
 UNKNOWN = "n/a"  # of a workload that says and predicts nothing
 
 
@@ -33,9 +45,9 @@ def format_parameters(number: int) -> str:
 
 
 class PlanTable:
-    """Parameters and predicted time of each run, its memory (`with_memory`) and where it will not fit a GPU sold with
-    `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory is what takes time. `simulated` has the
-    runs whose memory was simulated elsewhere."""
+    """Parameters and predicted time of each run, its memory (`with_memory`), what holds it at the peak (`with_owners`),
+    and where it will not fit a GPU sold with `gpu_memory` GB or the run's own limit (`with_limits`). Predicting memory
+    is what takes time. `simulated` has the runs whose memory was simulated elsewhere."""
 
     def __init__(
         self,
@@ -44,13 +56,16 @@ class PlanTable:
         with_limits: bool,
         gpu_memory: float = 0,
         simulated: Mapping[Run, Simulation] | None = None,
+        with_owners: bool = False,
     ):
         self.protocol, self.with_memory, self.gpu_memory = protocol, with_memory, gpu_memory
+        self.with_owners = with_owners
         self.simulated = simulated or {}
         self.with_limits = with_limits and with_memory
         self.num_too_large, self.total_s = 0, 0.0
         self.headings = ["run", "parameters", "batch"]
-        self.headings += ["GiB"] * with_memory + ["time (s)"] + ["will not fit"] * self.with_limits
+        owners = [*OWNERS, REST] if with_owners else []
+        self.headings += ["GiB"] * with_memory + owners + ["time (s)"] + ["will not fit"] * self.with_limits
 
     def row(self, run: Run) -> list[str]:
         seconds = predict_seconds(run, self.protocol)
@@ -61,6 +76,9 @@ class PlanTable:
         if self.with_memory:
             memory = self.predict_bytes(run)
             row.append(UNKNOWN if memory is None else format_gib(memory))
+        if self.with_owners:
+            owners = self.predict_owners(run)
+            row += [format_gib(owners[owner]) if owners else UNKNOWN for owner in (*OWNERS, REST)]
         row.append(UNKNOWN if seconds is None else f"{seconds:.0f}")
         if self.with_limits:
             failure = self.failure(run)
@@ -75,6 +93,8 @@ class PlanTable:
         facts["num_parameters"] = run.num_parameters or (simulated.num_parameters if simulated else None) or None
         if self.with_memory:
             facts["memory_bytes"] = self.predict_bytes(run)
+        if self.with_owners:
+            facts["memory_by_owner"] = self.predict_owners(run) or None
         facts["time_s"] = predict_seconds(run, self.protocol)
         if self.with_limits:
             failure = self.failure(run)
@@ -87,6 +107,20 @@ class PlanTable:
             return predict_memory_bytes(run)
         peak = simulated.peak_bytes
         return peak + CUDA_CONTEXT_BYTES if peak is not None and is_reference(run) else peak
+
+    def predict_owners(self, run: Run) -> dict[str, int]:
+        """Predict what the memory of a run belongs to at its peak, in bytes, which sum to `predict_bytes`: the columns
+        of OWNERS, and the rest. Empty if it is not known."""
+        total = self.predict_bytes(run)
+        by_owner: dict[str, int] = {}
+        if (simulated := self.simulated.get(run)) is not None:
+            by_owner = simulated.peak_owners
+        elif is_predictable(run):
+            by_owner = {str(owner): size for owner, size in predict_owners(infer_shape(run)).owners.items()}
+        if total is None or not by_owner:
+            return {}
+        known = {name: sum(by_owner.get(owner, 0) for owner in owners) for name, owners in OWNERS.items()}
+        return known | {REST: total - sum(known.values())}
 
     def failure(self, run: Run) -> Failure | None:
         limit_bytes = compute_allocator_limit(run, self.gpu_memory)

@@ -20,6 +20,7 @@ NOTED = 1.1  # of a first compilation: what a capture needs, which notes its gra
 BUSY_S = 1.0  # steps for the energy of the GPU, whose counter has a new value every 20 to 100 ms
 HOST_LOOP_S = 0.3  # the speed of the CPU
 FIRST_RUN_S = 1.0  # libraries that are loaded when they are first used
+COMPILED_FIRST_RUN_S = 3.0  # the same, and what was compiled; a capture has no more than the settling
 SETTLING_S = 1.5  # of a capture, before its measured steps
 SLOWER = 6.0  # steps of a modest GPU, deliberately slow, so that a timeout means trouble
 ASSUMED_S = 60.0  # a run whose workload predicts nothing, where work must be ordered or divided
@@ -87,7 +88,8 @@ def predict_running(run: Run, protocol: Protocol) -> dict[str, float]:
         elif protocol.turns and stage != name_stage("timer", 0):
             running[stage] = HOST_LOOP_S + step_s * (steps - protocol.warmup_steps)
         else:
-            running[stage] = HOST_LOOP_S + FIRST_RUN_S + max(BUSY_S, step_s) + step_s * steps
+            first_s = FIRST_RUN_S if run.compile == "off" else COMPILED_FIRST_RUN_S
+            running[stage] = HOST_LOOP_S + first_s + max(BUSY_S, step_s) + step_s * steps
     return running
 
 

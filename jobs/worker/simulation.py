@@ -7,15 +7,16 @@ operation that makes it until nothing refers to it any more. Workspaces of libra
 nor what the allocator rounds up.
 
 Reads runs as a JSON list from standard input, and writes a line of JSON for each, in order: `peaks`, bytes by phase of
-each step, and `num_parameters`; or `problem`, why there are none; or `refused`, an option that the workload does not
-take.
+each step, `owners`, what the peaks of the last step are made of, by phase and `Owner`, and `num_parameters`; or
+`problem`, why there are none; or `refused`, an option that the workload does not take.
 """
 
 import json
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -27,6 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
+from profiler_job.jobs.contract.memory_owner import Owner
+from profiler_job.jobs.contract.ranges import FORWARD, LOSS
 from profiler_job.jobs.worker.stepper import COMPILE_MODE, Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
@@ -45,21 +48,44 @@ IN_FP32 = {
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
+class Piece:
+    """A storage of `size` bytes. `born` and `died` count storages that were made or freed; `died` is None while it is
+    there."""
+
+    __slots__ = ("born", "died", "owner", "size")
+
+    def __init__(self, size: int, born: int):
+        self.size, self.born = size, born
+        self.died: int | None = None
+        self.owner: Owner | None = None
+
+    def is_there(self, moment: int) -> bool:
+        return self.born < moment and (self.died is None or self.died >= moment)
+
+
 class LiveBytes(TorchDispatchMode):
     """Counter of the bytes of live storages, each once, from the operation that made it on. `peak`: the largest count
-    since it was set."""
+    since `begin`, and `peak_at` how many storages were made or freed until then. `is_counting`: whether what is made
+    counts."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
+        self.live = self.peak = self.moment = self.peak_at = 0
+        self.is_counting = True
         self.known: dict[int, Any] = {}
+        self.pieces: dict[int, Piece] = {}  # that are there, by the key of their storage
+        self.freed: list[Piece] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(result):
+        for tensor in tree_iter(result) if self.is_counting else ():
             if isinstance(tensor, torch.Tensor):
                 self.note(tensor.untyped_storage())
         return result
+
+    def begin(self) -> None:
+        """Begin a phase, with a peak of its own."""
+        self.peak, self.peak_at = self.live, self.moment
 
     def note(self, storage: torch.UntypedStorage) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -69,10 +95,36 @@ class LiveBytes(TorchDispatchMode):
         def forget(_: Any) -> None:
             del self.known[key]
             self.live -= size
+            piece = self.pieces.pop(key)
+            piece.died = self.moment
+            self.moment += 1
+            self.freed.append(piece)
 
         self.known[key] = weakref.ref(storage, forget)
+        self.pieces[key] = Piece(size, self.moment)
         self.live += size
-        self.peak = max(self.peak, self.live)
+        self.moment += 1
+        if self.live > self.peak:
+            self.peak, self.peak_at = self.live, self.moment
+
+    def note_owner(self, owner: Owner, tensors: Iterable[torch.Tensor | None]) -> None:
+        for tensor in tensors:
+            if tensor is not None and (piece := self.pieces.get(tensor.untyped_storage()._cdata)):
+                piece.owner = owner
+
+    def note_rest(self, owner: Owner, since: int) -> None:
+        """Give an owner to what is there without one, made since a moment."""
+        for piece in self.pieces.values():
+            if piece.owner is None and piece.born >= since:
+                piece.owner = owner
+
+    def sum_owners(self, moment: int) -> dict[str, int]:
+        """Sum the bytes that were there at a moment, by owner."""
+        owners: Counter[str] = Counter()
+        for piece in (*self.pieces.values(), *self.freed):
+            if piece.is_there(moment):
+                owners[piece.owner or Owner.TEMPORARIES] += piece.size
+        return {owner: owners[owner] for owner in Owner if owners[owner]}
 
 
 class AsOnGpu(TorchFunctionMode):
@@ -129,7 +181,8 @@ def convert(module: nn.Module, change: Callable[[torch.Tensor], torch.Tensor], r
 
 
 def simulate(run: dict[str, Any]) -> dict[str, Any]:
-    """Return the peaks in bytes by phase of each step, and the number of parameters. Of a model of more than
+    """Return the peaks in bytes by phase of each step, what those of the last step are made of (`owners`), and the
+    number of parameters. Of a model of more than
     MOST_LAYERS equal layers that is compiled as a whole the peaks are those of two smaller ones, extended: each layer
     adds as much."""
     layers = run["num_layers"]
@@ -144,7 +197,15 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
     peaks = [
         {phase: extend(less[phase], much[phase]) for phase in much} for less, much in zip(few["peaks"], more["peaks"])
     ]
-    return {"peaks": peaks, "num_parameters": extend(few["num_parameters"], more["num_parameters"])}
+    owners = {
+        phase: {owner: extend(few["owners"][phase].get(owner, 0), size) for owner, size in much.items()}
+        for phase, much in more["owners"].items()
+    }
+    return {
+        "peaks": peaks,
+        "owners": owners,
+        "num_parameters": extend(few["num_parameters"], more["num_parameters"]),
+    }
 
 
 def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
@@ -155,20 +216,45 @@ def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
 
         simulated_compiler.prepare()
     peaks: list[dict[str, int]] = []
+    moments: dict[str, int] = {}  # of the peaks of a step, by phase
     with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
 
         def around(phase: str, work: Callable[[], None]) -> None:
-            counted.peak = counted.live
+            counted.begin()
+            since = counted.moment
             work()
             peaks[-1][phase] = counted.peak
+            moments[phase] = counted.peak_at
+            note_owners(counted, stepper, phase, since)
 
         stepper = Stepper(run | {"compile": "off", "memory_limit_gib": 0.0}, torch.device("cpu"))
+        counted.note_owner(Owner.PARAMETERS, stepper.model.parameters())
+        counted.note_rest(Owner.BUFFERS, 0)
         if is_compiled:
             stepper.apply = simulated_compiler.compile_without_code(stepper.model)
+            counted.is_counting = False  # tracing makes and keeps tensors that a GPU never has
+            stepper.forward()
+            stepper.forget_outputs()
+            counted.is_counting = True
         for _ in range(NUM_STEPS):
             peaks.append({})
+            counted.freed.clear()
             stepper.step(around)
-        return {"peaks": peaks, "num_parameters": count_parameters(stepper.model)}
+        owners = {phase: counted.sum_owners(moment) for phase, moment in moments.items()}
+        return {"peaks": peaks, "owners": owners, "num_parameters": count_parameters(stepper.model)}
+
+
+def note_owners(counted: LiveBytes, stepper: Stepper, phase: str, since: int) -> None:
+    """Note what a phase, which began at the moment `since`, has left."""
+    parameters = list(stepper.model.parameters())
+    counted.note_owner(Owner.GRADIENTS, (parameter.grad for parameter in parameters))
+    counted.note_owner(Owner.OPTIMIZER_STATE, stepper.optimizer_state())
+    if phase == FORWARD:
+        tensors = (tensor for tensor in tree_iter(stepper.output) if isinstance(tensor, torch.Tensor))
+        counted.note_owner(Owner.LOGITS, tensors)
+        counted.note_rest(Owner.ACTIVATIONS, since)
+    elif phase == LOSS:
+        counted.note_rest(Owner.LOGITS, since)
 
 
 def answer(run: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from profiler_job.jobs.executor.gate import Gate, Passage
 from profiler_job.jobs.sweep import batches
 from profiler_job.jobs.sweep.batches import UNKNOWN, Need
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.sweep.prediction import predict_stages
 from tests.jobs.conftest import eventually
 from tests.jobs.test_turns import GROUP, TURNS
 from tests.jobs.tiny_runs import FIRST, RUNS, SECOND
@@ -231,6 +232,16 @@ def test_only_a_sweep_that_compiles_on_one_gpu_has_batches():
     assert batches.count_together(runs, 2, 1) == 1
     assert batches.count_together(runs, 16, 2) == batches.count_together(runs, 16, 0) == 1
     assert batches.count_together([run for run in runs if run.compile == "off"], 16, 1) == 1
+
+
+def test_the_batches_of_a_sweep_that_goes_on_have_what_is_left():
+    stages = {run: predict_stages(run, TRAINED.protocol) for run in TRAINED.runs}
+    whole = batches.predict_batches(stages, TRAINED.protocol, 4)
+    assert sum(len(batch.running_s) for batch in whole) == sum(map(len, stages.values()))
+    left = {run: {"nsys": seconds["nsys"]} for run, seconds in stages.items()}
+    (last,) = batches.predict_batches(left, TRAINED.protocol, 4)
+    assert last.running_s == whole[-1].running_s
+    assert last.before_s == pytest.approx(batches.START_S + whole[-1].before_s)
 
 
 def test_a_batch_is_taken_in_order():

@@ -11,7 +11,10 @@ from rich.console import Console
 
 from profiler_job.jobs.cli.output import Output
 from profiler_job.jobs.executor import events
-from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, format_clock
+from profiler_job.jobs.executor.events import Estimate, JsonEvents, Meter, Terminal, format_clock, list_stages
+from profiler_job.jobs.sweep.batches import predict_batches, predict_sweep_seconds
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
+from profiler_job.jobs.sweep.prediction import predict_stages
 
 
 @pytest.fixture
@@ -58,6 +61,44 @@ def test_a_run_that_finishes_faster_than_a_smaller_one_does_no_harm(at):
     estimate.finish("a", 10)
     estimate.finish("b", 2)
     assert 0 < estimate.remaining_s < 30
+
+
+COMPILED = {
+    "timer": [97, 106, 113, 117, 120, 127, 134],
+    "timer-1": [153, 153, 155, 155, 155, 172, 172],
+    "timer-2": [192, 192, 194, 194, 194, 214, 214],
+    "nsys": [319, 326, 328, 331, 336, 343, 345],
+}
+"""When the stages of a sweep ended that compiles side by side, in seconds, on an H200; the sweep took 346 s."""
+
+
+def test_the_estimate_of_a_sweep_that_compiles_side_by_side_is_near_what_was_left(at):
+    sweep = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / "trained_2.yaml")
+    stages = {run: predict_stages(run, sweep.protocol) for run in sweep.runs}
+    together = [(batch.before_s, list_stages(batch.running_s)) for batch in predict_batches(stages, sweep.protocol, 8)]
+    estimate = Estimate({}, batches=together)
+    assert estimate.remaining_s == pytest.approx(predict_sweep_seconds(sweep.runs, sweep.protocol))
+    ended = {stage: iter(moments) for stage, moments in COMPILED.items()}
+    for stage in [stage for _, running_s in together for stage in running_s]:
+        moment = next(ended[stage[1]])
+        at(moment)
+        estimate.finish(stage, 1.0)
+        assert estimate.remaining_s == pytest.approx(346 - moment, rel=0.2, abs=10), stage
+    assert estimate.remaining_s == 0
+
+
+def test_on_a_slower_gpu_the_estimate_of_batches_follows_the_clock(at):
+    estimate = Estimate({}, batches=[(10, {("a", "timer"): 5, ("b", "timer"): 5}), (10, {("a", "nsys"): 10})])
+    assert estimate.remaining_s == 40
+    at(45)
+    estimate.finish(("b", "timer"), 45)
+    assert 25 < estimate.remaining_s < 75
+    at(60)
+    estimate.finish(("a", "timer"), 15)
+    assert 35 < estimate.remaining_s < 60
+    at(120)
+    estimate.finish(("a", "nsys"), 60)
+    assert estimate.remaining_s == 0
 
 
 PREDICTED = {run: {"timer": 6.0, "nsys": 4.0} for run in "bc"}
@@ -108,6 +149,19 @@ def test_without_a_terminal_each_stage_is_a_plain_line(capsys, at):
         "finished: 2 ok, 1 oom in 0:01:40",
         "in all 0:02:10 | cost 0.13",
     ]
+
+
+def test_a_run_says_how_many_of_its_processes_are_to_come(capsys, at):
+    emit = Terminal()
+    predicted = {"a": {"timer": 6.0, "timer-1": 6.0, "timer-2": 6.0, "nsys": 4.0}}
+    batches = [{"before_s": 10.0, "running_s": {"a": {"timer": 3.0}}}]
+    emit("sweep_started", runs=1, finished=0, timed=0, stages=4, predicted_s=predicted, batches=batches)
+    assert emit.estimate.remaining_s == 10 + 3 + 6 + 6 + 4
+    for stage in ("timer", "timer-1", "timer-2"):
+        emit("stage_finished", run="a", stage=stage, collector="timer", wall_s=6.0)
+    out = capsys.readouterr().out.splitlines()
+    said = ["a  timed, 2 processes to come", "a  timed, 1 process to come", "a  timed"]
+    assert [line.split("  6.0 s")[0].partition("] ")[2] for line in out[1:]] == said
 
 
 def test_the_cost_runs_from_the_start_of_the_job_and_is_unknown_without_a_price(at):

@@ -140,7 +140,7 @@ def peaks_of(run: dict) -> list[dict[str, int]]:
     with LiveBytes() as counted:
 
         def around(phase, work):
-            counted.peak = counted.live
+            counted.begin()
             work()
             peaks[-1][phase] = counted.peak
 

@@ -221,6 +221,7 @@ def test_plan_shows_groups_with_their_time_and_memory(tiny):
     runs = [run for run in planned["runs"] if run["run_id"] in GROUP]
     assert first["time_s"] == sum(run["time_s"] for run in runs)
     assert first["memory_bytes"] == max(run["memory_bytes"] for run in runs)
+    assert all(sum(run["memory_by_owner"].values()) == run["memory_bytes"] for run in planned["runs"])
 
 
 @pytest.mark.long
