@@ -40,7 +40,17 @@ class Model(nn.Module):
         return self.head(nn.functional.gelu(x + self.after(y.transpose(1, 2).reshape(x.shape))))
 
 
-def record(rows: int, is_fused: bool = True, num_passes: int = 1, is_bf16: bool = False) -> dict:
+def lose(logits, targets):
+    return nn.functional.cross_entropy(logits.float(), targets)
+
+
+def lose_as_on_gpus(logits, targets):
+    """As autocast of GPUs does it: log-softmax stays in the type of the logits, and its results are cast."""
+    with torch.autocast("cpu", enabled=False):
+        return nn.functional.nll_loss(logits.log_softmax(-1).float(), targets)
+
+
+def record(rows: int, is_fused: bool = True, num_passes: int = 1, is_bf16: bool = False, loss_of=lose) -> dict:
     """Record a step."""
     torch.manual_seed(0)
     model = Model(is_fused)
@@ -52,7 +62,7 @@ def record(rows: int, is_fused: bool = True, num_passes: int = 1, is_bf16: bool 
         for tokens in batches:
             phases.append("")
             with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
-                loss = nn.functional.cross_entropy(model(tokens).view(-1, WORDS).float(), tokens.view(-1))
+                loss = loss_of(model(tokens).view(-1, WORDS), tokens.view(-1))
             phases.append("backward")
             loss.backward()
         phases.append("optimizer")
@@ -133,6 +143,17 @@ def test_a_fused_loss_leaves_the_traffic_of_the_logits():
     ]
     logits = f"bfloat16[{2 * TOKENS}, {WORDS}]"
     assert count(after) - count(before) == Counter({("amax", logits): 2, ("mul", logits): 1})
+
+
+@pytest.mark.parametrize("loss_of", [lose, lose_as_on_gpus])
+def test_a_fused_loss_is_found_in_scripts_in_bf16(loss_of):
+    """It reads and writes what the matmul leaves, in BF16, whichever side of log-softmax the casts are on."""
+    step = record(2, is_bf16=True, loss_of=loss_of)
+    before, after = count(change_calls(step, ())), count(change_calls(step, [FUSED_LOSS]))
+    logits = f"bfloat16[{2 * TOKENS}, {WORDS}]"
+    assert after - before == Counter({("amax", logits): 2, ("mul", logits): 1})
+    left_out = Counter(name for name, *_ in (before - after).elements())
+    assert left_out["_to_copy"] == 2 and left_out.keys() >= {"_log_softmax", "_log_softmax_backward_data"}
 
 
 def test_a_step_without_such_a_loss_stays():
