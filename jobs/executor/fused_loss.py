@@ -9,6 +9,8 @@ from profiler_job.jobs.executor.described_calls import Call, list_inputs, list_t
 SOFTMAX, SOFTMAX_BACKWARD, LOSS, CAST = "_log_softmax", "_log_softmax_backward_data", "nll_loss", "_to_copy"
 REPLACED = (SOFTMAX, SOFTMAX_BACKWARD, CAST, "clone", "copy_", "slice_backward")
 """Operators on logits that a fused loss does itself, with those of LOSS."""
+STANDING = {SOFTMAX: ("amax", "amax"), SOFTMAX_BACKWARD: ("mul",)}
+"""What stands for a fused loss where such a call was."""
 LEAST = 0.5
 """Part of the logits that such a call works on at least: some losses leave the last token of each sequence out."""
 
@@ -17,15 +19,17 @@ def fuse_loss(calls: Sequence[Call]) -> list[Call]:
     """Put a fused cross entropy in the place of each that is written out. It reads the logits, as the last matmul left
     them, twice for the loss, as what torch.compile makes of one does; then it reads them and writes their gradient.
     Calls that do this alone stand for it. Steps without such a loss stay as they are."""
-    losses = {
-        tensor["value"] for call in calls if name_operator(call).startswith(LOSS) for tensor in list_inputs(call)[:1]
-    }
+    losses: set[int] = set()  # what they are computed from: log-softmax, or a cast of it
+    for call in reversed(calls):
+        is_cast = name_operator(call) == CAST and make_one_of(call, losses)
+        if is_cast or name_operator(call).startswith(LOSS):
+            losses |= {tensor["value"] for tensor in list_inputs(call)[:1]}
     softmax = next((call for call in calls if name_operator(call) == SOFTMAX and make_one_of(call, losses)), None)
     if softmax is None:
         return [*calls]
     shape = softmax["args"][0]["shape"]
     made: set[int] = set()  # by calls of the step, as no parameter is
-    source: dict[str, Any] | None = None
+    sources: dict[int, dict[str, Any]] = {}  # of values: the logits, as the last matmul left them
     fused: list[Call] = []
 
     def is_of_logits(tensor: dict[str, Any]) -> bool:
@@ -41,13 +45,11 @@ def fuse_loss(calls: Sequence[Call]) -> list[Call]:
             fused.append(call)
             continue
         fused.append(call | {"is_view": True})
-        if name == CAST and source is None:
-            source = logits[0]
-        elif name in (SOFTMAX, SOFTMAX_BACKWARD):
-            source = source or logits[0]
-            kinds = ("amax", "amax") if name == SOFTMAX else ("mul",)
-            fused += [stand_for_loss(kind, source, call["phase"]) for kind in kinds]
-            source = source if name == SOFTMAX else None
+        first = list_inputs(call)[1 if name == SOFTMAX_BACKWARD else 0]  # its first one is a gradient
+        source = sources.get(first["value"], first)
+        fused += [stand_for_loss(kind, source, call["phase"]) for kind in STANDING.get(name, ())]
+        results = [tensor["value"] for tensor in list_tensors(call.get("outputs", []))]
+        sources |= dict.fromkeys(results or [first["value"]], source)
     return fused
 
 

@@ -71,14 +71,15 @@ class StepParts:
         spread += SPREAD_OF_STEP * gpu_ns
         step_ns, busy_ns = float(self.shares["step_ns"]), self.find_busy(before)
         cpu_before, cpu_ns = self.estimate_cpu(()), self.estimate_cpu(changes)
+        if cpu_before > step_ns:  # it was measured phase by phase; a step takes no less
+            cpu_before, cpu_ns = step_ns, cpu_ns * step_ns / cpu_before
         joined = join(busy_ns, cpu_before)
-        is_cpu_limited = cpu_before > busy_ns
-        factor = step_ns / joined if is_cpu_limited else 1.0
-        rest_ns = 0.0 if is_cpu_limited else max(step_ns - joined, 0.0)
+        factor = step_ns / joined if cpu_before > busy_ns or joined > step_ns else 1.0
+        rest_ns = max(step_ns - factor * joined, 0.0)
 
         def add(sign: int) -> float:
             gpu, cpu = gpu_ns + sign * spread, cpu_ns * (1 + sign * SPREAD_OF_CPU)
-            return factor * join(gpu, cpu) + rest_ns
+            return max(factor * join(gpu, cpu), gpu, cpu) + rest_ns
 
         return PredictedStep(step_ns=add(0), low_ns=add(-1), high_ns=add(1), gpu_ns=gpu_ns, cpu_ns=cpu_ns)
 
