@@ -98,6 +98,7 @@ def test_a_state_that_was_not_recorded_gives_way_to_the_nearest_and_says_so(page
 
 def test_a_state_without_a_figure_says_why_and_of_which_run_its_numbers_are(page, address):
     page.goto(f"{address}index.html")
+    choose(page, model="medium", context="1,024")
     page.locator("#home .states label", has_text="compiled").click()
     words = page.locator(".state:visible .missing").inner_text()
     assert words.startswith("No figure: this run was timed, but nsys did not capture it") and "torch.compile" in words
