@@ -66,7 +66,8 @@ class LeftFrames:
         if not isinstance(error, SkipFrame | Unsupported):
             return  # it begins anew, or fails
         chain = list(list_causes(error))
-        reason = next((each for each in chain if getattr(each, "real_stack", None)), None)
+        reasons = (each for each in chain if not isinstance(each, SkipFrame) and getattr(each, "real_stack", None))
+        reason = next(reasons, None)  # PyTorch gives a SkipFrame a stack, too
         in_loop = any(_LOOP_BREAK.search(str(each)) for each in chain)
         if reason is None and not in_loop:
             return  # nothing to compile
