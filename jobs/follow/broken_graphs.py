@@ -6,6 +6,7 @@ Of the first, too, its list has no reason where Python runs all that follows a l
 All this is not part of PyTorch's interface. Needs torch, and is imported inside the script (see `sitecustomize`).
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +24,8 @@ STEP = "step_unsupported"
 FROM_HERE = "Python runs the function from this line on, since something in it cannot be compiled"
 MOST_LINES = 20
 """Lines of a statement that Dynamo begins to leave at its first, whichever of them cannot be compiled."""
+OWN_FOLDER = os.path.dirname(__file__) + os.sep
+"""Breaks at lines of this package are not the script's."""
 _LOOP_BREAK = re.compile(r"graph break in (?:a for/while )?loop")
 
 
@@ -66,7 +69,8 @@ class LeftFrames:
         if not isinstance(error, SkipFrame | Unsupported):
             return  # it begins anew, or fails
         chain = list(list_causes(error))
-        reason = next((each for each in chain if getattr(each, "real_stack", None)), None)
+        reasons = (each for each in chain if not isinstance(each, SkipFrame) and getattr(each, "real_stack", None))
+        reason = next(reasons, None)  # PyTorch gives a SkipFrame a stack, too
         in_loop = any(_LOOP_BREAK.search(str(each)) for each in chain)
         if reason is None and not in_loop:
             return  # nothing to compile
@@ -98,6 +102,7 @@ def list_breaks(
         if text.rstrip(".") not in known:
             breaks.append({"reason": text, "file": "", "line": 0, "function": ""})
     ended = {number: describe_break(reason, left.errors) for number, reason in ends.items() if is_break(reason)}
+    breaks = [each for each in breaks if not each["file"].startswith(OWN_FOLDER)]
     return [each | {"graphs": [number for number, at in ended.items() if at == each]} for each in breaks]
 
 

@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
+import torch
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -131,3 +132,9 @@ class EndingOptimizer:
 def list_parameters(optimizer: Optimizer) -> list[Any]:
     """List the parameters of an optimizer, but for those that have no size yet."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if not is_lazy(parameter)]
+
+
+def is_in_graph(optimizer: Optimizer) -> bool:
+    """Return whether a script compiles the step of an optimizer: what is called there would break its graph. PyTorch
+    breaks the graph of its own optimizers itself, so theirs can be seen."""
+    return torch.compiler.is_compiling() and not type(optimizer).__module__.startswith("torch.optim")

@@ -37,7 +37,7 @@ from .apply_changes import Changes
 from .call_watch import CallWatch
 from .compiled_functions import CompiledFunctions
 from .compiled_graphs import CompiledGraphs
-from .ending_optimizer import EndingOptimizer, list_parameters
+from .ending_optimizer import EndingOptimizer, is_in_graph, list_parameters
 from .entries import CALLED, Entries
 from .event_ranges import EventRanges
 from .generation import DECODE, LONGEST_WAIT, PREFILL, Generation
@@ -496,7 +496,7 @@ class Follower:
     ) -> tuple[Any, ...] | None:
         """Begin the update of an optimizer. A closure, in which the script computes loss and gradients, does not
         count."""
-        if self.process != os.getpid() or not self.ending.counts(optimizer):
+        if is_in_graph(optimizer) or self.process != os.getpid() or not self.ending.counts(optimizer):
             return None
         replaced = replace_closure(args, options, lambda closure: self.outside_update(optimizer, closure))
         if replaced is None:
@@ -536,7 +536,7 @@ class Follower:
 
     def after_update(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """An optimizer has stepped, which may end a step (see `ending_optimizer`)."""
-        if self.process != os.getpid() or not self.ending.counts(optimizer):
+        if is_in_graph(optimizer) or self.process != os.getpid() or not self.ending.counts(optimizer):
             return
         self.close_update()
         if self.captures.note_end():

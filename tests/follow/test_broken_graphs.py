@@ -98,6 +98,19 @@ def test_a_function_without_anything_to_compile_is_no_break(left):
     assert left.breaks == []
 
 
+def test_a_return_after_a_break_is_no_other_break(left):
+    """PyTorch has nothing to compile from there on, and says so in an error with a stack."""
+
+    def called(x):
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y
+
+    graph_break_reasons.clear()
+    torch.compile(called, backend="eager")(torch.ones(2))
+    assert left.breaks == [] and len(list_breaks(graph_break_reasons, left, [], {})) == 1
+
+
 class Scaled(torch.nn.Module):
     """What its input is multiplied by is a property that logs, as the loss function of a model of Transformers."""
 

@@ -59,7 +59,7 @@ def test_the_page_has_each_module_with_its_part_of_fused_kernels(results, tmp_pa
         "GPT (compiled)": 20,
     }
     assert answer.claims["module"].rows["module"].tolist() == ["GPT/h.*/norm"]
-    assert "Their time is in the lines of these modules, too" in page
+    assert "names those with a tenth or more. Their time is in the lines of these modules, too" in page
 
 
 @pytest.fixture
