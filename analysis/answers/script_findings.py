@@ -38,10 +38,10 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
     numbered = [f"{place}. {make_printable(line)}" for place, line in enumerate(advised, start=1)]
     lines += ["", ADVICE_TITLE, *(text for line in numbered for text in wrap_text(line, width, "  "))]
     rows = answers.of_script.tables["waits"].rows
-    if len(rows):
+    if of_script["waits"]:
         said = [text for line in of_script["waits"] for text in wrap_text(make_printable(line), width, "  ")]
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said]
-        lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width)
+        lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width) if len(rows) else []
     return "\n".join([*lines, *_format_modules(answers.modules, width), *_format_compiling(answers.of_script, width)])
 
 

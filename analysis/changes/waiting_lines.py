@@ -13,7 +13,7 @@ from profiler_job.jobs.contract.quantities import format_time
 
 MOST_LINES, LEAST_SHARE = 3, 0.05
 """Number of lines of a script that are named at most, and the least share of the waiting that each needs."""
-HELD = 0.5
+HELD = 0.4
 """Share of the waiting from which on a line holds it: its advice comes first."""
 
 

@@ -43,13 +43,17 @@ def describe_waits(summary: SummaryTables) -> list[str]:
         return []
     waiting, span = facts["waiting_ns"], facts["waiting_span_ns"]
     if waiting < LEAST_WAIT * span:
-        return [f"The GPU waits {format_share(waiting / span)} of the time: no line of the script makes it wait"]
+        return [describe_no_waiting(waiting, span)]
     num = facts["num_sampled_steps"] or 1
     of_parts = summary.sections["wait_parts"].set_index("part")["share"].astype(float).to_dict()
     rows = rows.assign(cpu_ns=rows["cpu_ns"].astype(float) / num)
     rows = bound_savings(rows, waiting / num, sample_ns=facts["sample_period_ns"] / num)
     lines = describe_lines(rows, waiting / num, span / num, facts["sampled_share"], bool(facts["num_sampled_steps"]))
     return [*lines, *describe_parts(of_parts, waiting / num, span / num), f"Times are of {describe_sampled(facts)}"]
+
+
+def describe_no_waiting(waiting_ns: float, whole_ns: float) -> str:
+    return f"The GPU waits {format_share(waiting_ns / whole_ns)} of the time: no line of the script makes it wait"
 
 
 def describe_sampled(facts: Mapping[str, Any]) -> str:
@@ -181,6 +185,8 @@ def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], li
     if limit is not None:
         waiting, step = measure_waiting(rows, limit), limit.step_ns
     rows = scale_waits(rows.astype({"where": str, "function": str, "below": str, "do": str}), scalars, limit)
+    if waiting < LEAST_WAIT * step:
+        return [describe_no_waiting(waiting, step), *describe_batches(scalars, step)]
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
     lines += [*describe_parts(list_part_shares(scalars), waiting, step), *describe_batches(scalars, step)]
     if limit is not None and (copies := float(rows["copies_ns"].sum())) >= LEAST_PART * step:

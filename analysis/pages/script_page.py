@@ -75,7 +75,9 @@ def answer(
         "first_rank": int(frames.ranks["rank"].min()) if len(frames.ranks) else 0,
     }
     scaled = scale_waits(waits, scalars, limit)
-    facts["stacks"] = _scale_stacks(wait_stacks, waits, scaled)
+    stacks = _scale_stacks(wait_stacks, waits, scaled)
+    facts["stacks"] = stacks[stacks["wait_ns"] > 0]  # a step without a profiler may wait for nothing
+    scaled = scaled[scaled["wait_ns"] > 0]
     waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"]), _workers_table(list_workers(scalars))]
     tables = [*_tables(frames), *waited, *build_memory_tables(scalars)]
     tables.append(build_breaks_table(compile_notes))

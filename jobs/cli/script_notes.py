@@ -66,7 +66,8 @@ def describe_batches(noted: dict[str, Any]) -> list[str]:
         return []
     workers = format_count(batches["num_workers"], "worker") if batches["num_workers"] else "no workers"
     memory = "pinned" if batches["is_pinned"] else "pageable"
-    each = f" that take {format_time(batches['worker_ns'])} for a batch" if batches.get("worker_ns") else ""
+    take = "takes" if batches["num_workers"] == 1 else "take"
+    each = f" that {take} {format_time(batches['worker_ns'])} for a batch" if batches.get("worker_ns") else ""
     return [
         f"the DataLoader takes {format_time(batches['ns'])} of a step of {format_time(median(walls))}, with {workers}"
         f"{each} and {memory} memory"

@@ -77,15 +77,23 @@ class StepLimit:
     @property
     def cause(self) -> str:
         """The cause with most of the CPU's time; gaps count as launches. "" if the GPU does not wait."""
-        times = {name: self.causes.get(name, 0.0) for name in CAUSES}
-        times[LAUNCHES] += times.pop(GAPS)
+        times = self._sum_causes()
         largest = max(times, key=lambda name: times[name])
         return largest if times[largest] else ""
 
+    def _sum_causes(self) -> dict[str, float]:
+        times = {name: self.causes.get(name, 0.0) for name in CAUSES}
+        times[LAUNCHES] += times.pop(GAPS)
+        return times
+
     @property
     def targets(self) -> frozenset[str]:
-        """What a change must relieve to shorten the step: the limits, and for the CPU what the GPU waits for."""
-        return frozenset((self.cause or UNKNOWN) if name == CPU else name for name in self.names)
+        """What a change must relieve to shorten the step: the limits, and for the CPU what the GPU waits for, with
+        causes that may be as large (LEAST_INTERVAL)."""
+        times = self._sum_causes()
+        least_ns = max(times.values()) - LEAST_INTERVAL * self.step_ns
+        causes = {name for name, ns in times.items() if ns and ns > least_ns} | {self.cause or UNKNOWN}
+        return frozenset().union(*(causes if name == CPU else {name} for name in self.names))
 
     @property
     def is_host_copies(self) -> bool:

@@ -16,6 +16,7 @@ from tests.capture.nsys_files import Export
 from tests.insight.test_sync_waits import make_item_export
 from tests.insight.test_waits import ADAM, ENGINE, MS, STEP, TOKENIZE, take_samples
 
+NEXT_BATCH = ("_next_data", "/env/lib/python3.12/site-packages/torch/utils/data/dataloader.py", 1400)
 FETCH = ("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 50)
 
 
@@ -54,6 +55,21 @@ def test_the_line_is_named_first_with_what_to_do_and_once(frames, change, do, wh
     assert lines[0].startswith(f"1. {LABELS[change]} ({where}), could save up to ")
     assert (table["where"] != "").sum() == 1
     assert {LOADER_WORKERS, SCRIPT_LINE}.intersection(table["change"]) <= {change}
+
+
+def test_a_line_with_nearly_half_of_the_waiting_comes_first_next_to_more_time_of_launches(tmp_path):
+    """Batches of a DataLoader had 47% of it, and stood behind four changes that launch less."""
+    export = Export()
+    for at in range(0, 60, 6):
+        export.launch(at * MS, start=at * MS + 1000, end=(at + 1) * MS)
+    take_samples(export, 0, 27, NEXT_BATCH, ("train", "train.py", 3))
+    take_samples(export, 27, 41, ENGINE, STEP)
+    take_samples(export, 41, 60, *ADAM, ("train", "train.py", 18))
+    table, _ = advise(export, tmp_path)
+    launches = table[table["change"] == CUDA_GRAPHS].iloc[0]
+    first = table.iloc[0]
+    assert (first["change"], first["where"]) == (LOADER_WORKERS, "train.py:3 train")
+    assert first["line_share"] < 0.5 and first["time_ns"] < launches["time_ns"] and launches["fits_limit"]
 
 
 def test_a_synchronisation_is_advised_once_with_its_line(tmp_path):

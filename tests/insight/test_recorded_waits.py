@@ -365,6 +365,19 @@ def test_profile_prints_the_scaled_times_of_its_page(recording, width):
     assert words.partition("What to change first 1. ")[2].startswith("line of the script (train.py:8 tokenize)")
 
 
+def test_a_step_that_waits_for_nothing_without_a_profiler_has_a_page_that_says_so(recording, tmp_path):
+    """It was a division by zero: the GPU waited in captured steps alone, and the site was not built."""
+    busy = recording.kernels.assign(end_ns=recording.kernels["start_ns"] + 20 * MS)
+    one = replace(recording, kernels=busy)
+    labels = {key: family.label for key, family in FAMILIES.items()}
+    answer = write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
+    page = read_words(read_page(tmp_path / "index.md"))
+    said = "The GPU waits 0.0% of the time: no line of the script makes it wait"
+    assert answer.facts["waits"] == [said] and said in page
+    assert said in format_findings(answer_script(one), 120)
+    assert not len(answer.tables["waits"].rows) and "Open the stacks" not in page
+
+
 @pytest.mark.parametrize("options", [(), ("--private",)])
 def test_publishing_shows_the_lines_first_and_private_leaves_them_out(results, tmp_path, options):
     arguments = ["publish-data", str(results), "mine", "--data", str(tmp_path / "data"), "--yes", *options]

@@ -5,7 +5,17 @@ import pytest
 
 from profiler_job.analysis.insight.run_advice import advise
 from profiler_job.analysis.metrics.step_clocks import Clock, clocks, measure_host_limited
-from profiler_job.jobs.contract.step_limit import CAUSES, COMPUTE, CPU, DATA, LAUNCHES, SYNCHRONISATION, StepLimit
+from profiler_job.jobs.contract.step_limit import (
+    CAUSES,
+    COMPUTE,
+    CPU,
+    DATA,
+    GAPS,
+    LAUNCHES,
+    SYNCHRONISATION,
+    UNKNOWN,
+    StepLimit,
+)
 
 MS = 1_000_000
 GB = 10**9
@@ -53,6 +63,15 @@ def test_fewer_launches_are_not_advised_for_what_else_the_gpu_waits_for(change, 
 
 def test_the_first_advice_fits_what_the_gpu_waits_for():
     assert advised().index[0] == "cuda_graphs" and advised()["fits_limit"].iloc[0]
+
+
+def test_causes_that_may_be_as_large_are_what_a_change_must_relieve():
+    """Data took 6.63 ms, late launches 6.58 and gaps 0.31: advice on data was behind all on launches."""
+    for data_ns, targets in ((47, {LAUNCHES, DATA}), (44, {LAUNCHES}), (56, {DATA})):
+        limit = StepLimit({CPU: 100.0}, {LAUNCHES: 47.0, GAPS: 3.0, DATA: float(data_ns)})
+        assert limit.targets == targets
+    assert StepLimit({CPU: 100.0}).targets == {UNKNOWN}
+    assert StepLimit({COMPUTE: 90.0, CPU: 10.0}, {DATA: 10.0}).targets == {COMPUTE}
 
 
 def test_nobody_is_advised_to_leave_out_the_synchronisations_of_our_timer():
