@@ -210,6 +210,10 @@ def test_conditions_are_those_of_the_runs(main):
         "compile": ["off"],
         "gpu_name": ["NVIDIA H200"],
         "optimizer": ["own"],
+        "driver": ["580.159.04"],
+        "torch": ["2.11.0+cu130"],
+        "nsys": ["2025.3.1.0"],
+        "dates": ["2026-11-22"],
         "num_processes": (3, 3),
         "num_steps": (10, 10),
         "num_profiled": (5, 5),
@@ -240,7 +244,7 @@ def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
     states = [pd.concat([getattr(part, name) for part in parts]) for name in ("runs", "processes", "telemetry")]
     said = environment.machines(*states)
     # The loop of the fastest process of either recording is the measure of both.
-    assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (55, 75, 3)
+    assert (said["num_slow"], said["num_read"], said["num_lowered"], said["busy_mhz"]) == (55, 75, 3, 1980)
     assert said["longest"] == {
         "run": "small · 8192 · forward pass · FP32 · fused attention (efficient)",
         "share": 1.0,
