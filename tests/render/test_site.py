@@ -61,6 +61,17 @@ def test_a_question_is_answered_before_its_details(site):
     assert 'id="table-top"' in "".join(folded)
 
 
+def test_how_it_was_measured_is_on_one_page(site):
+    """It was a list of links to seven pages, which the sections lead to."""
+    html = (site / "report" / "methods.html").read_text()
+    above = html[html.index("<article") : html.index('<details class="detail">')]
+    slugs = re.findall(r'<h2 class="open"[^>]*><a href="([a-z-]+)\.html">', above)
+    assert slugs == ["warm-up", "second-recording", "clocks", "telemetry", "environment", "reconciliation"]
+    sections = [_words_of(part).partition("?")[2].strip("# \n") for part in above.split('<h2 class="open"')[1:]]
+    assert not [words for words in sections if len(words.split()) < 4]
+    assert above.count('id="table-environment"') == above.count('id="table-summary"') == 1
+
+
 def test_home_leads_to_every_question_and_to_the_readers_own_case(site):
     html = (site / "index.html").read_text()
     article = html[html.index("<article") : html.index("</article>")]

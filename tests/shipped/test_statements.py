@@ -19,7 +19,7 @@ from profiler_job.analysis.pages.questions import (
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
-from profiler_job.analysis.site import combine, list_pages, page_context
+from profiler_job.analysis.site import combine, methods_page, page_context
 from tests.shipped.recordings import RECORDINGS, locate
 
 pytestmark = pytest.mark.long
@@ -260,11 +260,11 @@ def test_every_gpu_that_was_recorded_on_has_all_its_checks():
 
 def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
     table = timing.measure_stretch(main.steps, main.kernels, main.memops)
-    waiting = table[table["waits"] > list_pages.WAITS]
+    waiting = table[table["waits"] > methods_page.WAITS]
     assert len(waiting) and (waiting["longer_ns"] > 0).all()
     assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"
 
 
 def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
     study = store.load(locate("warm_up"))
-    assert list_pages._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
+    assert methods_page._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
