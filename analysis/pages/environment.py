@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_quantity, format_size
 from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts
 
@@ -94,9 +95,9 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
 
 def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     """What all numbers of some finished runs were measured under: the values of each of CONDITIONS, most runs first
-    (attention: of the reference Transformer alone, since any other model has its own); optimizer, of training steps;
-    accumulation, where the batch of some is cut into micro-batches; driver, torch and nsys, where known, and dates, the
-    first and the last day of their starts (one if they are the same);
+    (attention: of the reference Transformer alone, since any other model has its own; compile: of no script);
+    optimizer, of training steps; accumulation, where the batch of some is cut into micro-batches; driver, torch and
+    nsys, where known, and dates, the first and the last day of their starts (one if they are the same);
     num_processes and num_steps, the fewest and the most that timed a run (steps of each process), and num_profiled, the
     steps that its capture holds."""
     ok = run_grid.select_measured_runs(runs)
@@ -105,6 +106,7 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     reference = run_grid.select_known_shapes(ok)
     columns = {name: ok[name] for name in CONDITIONS}
     columns |= {"attention": reference["attention"], "optimizer": training["optimizer"]}
+    columns |= {"compile": ok.loc[ok["workload"].astype(str) != SCRIPT, "compile"]} if "workload" in ok else {}
     if "accumulation" in ok and (ok["accumulation"] > 1).any():
         columns |= {"accumulation": ok["accumulation"]}
     values = {name: column.astype(str).value_counts().index.tolist() for name, column in columns.items()}
