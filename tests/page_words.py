@@ -42,6 +42,8 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^(?:!\[|\|).*$| · \[CSV\]\([^)\n]*\)$", re.MULTILINE)
 """A picture, a row of a table, or the link behind the title of one; a title is read as a sentence is."""
 TAG = re.compile(r"<[^>\n]+>")
+OPENED = re.compile(r"</summary>.*?</details>", re.DOTALL)
+"""What a badge shows when it is opened."""
 MOST_TAGS = 0.1
 NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*+(?!\w)")
 """A number, and no part of a name such as FP32 or 2.7B."""
@@ -50,7 +52,7 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*+(?!\w)")
 def read_first_words(page: str) -> str:
     """Return the words of the Markdown of a page that are seen before the folded parts, the titles of its figures and
     tables too, without what these hold and without code."""
-    first = page.partition("\n---\n")[2].partition("\n## ")[0]
+    first = OPENED.sub("", page.partition("\n---\n")[2].partition("\n## ")[0])
     return re.sub(r"[*#`]", "", TAG.sub("", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", unescape(first))))))
 
 

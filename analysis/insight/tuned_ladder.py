@@ -273,7 +273,7 @@ def _list_code(tuning: Tuning) -> Iterator[str]:
     if patched and patch.written:
         yield f"Written to {', '.join(patch.written)}: {', '.join(patched)}"
     elif patched:
-        yield f"The patch below: {', '.join(patched)} (`tune --write` writes it)"
+        yield f"The patch below: {', '.join(patched)} (tune --write writes it)"
     for line in patch.to_write:
         place = f"{line.file}:{line.line}" if line.line else line.file
         yield f"{place}: {line.code} ({line.reason})"

@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_quantity, format_size
 from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts
 
@@ -37,6 +38,7 @@ OF_GPUS = {"gpu_id": "which GPU (salted hash)", "memory_clock_mhz": "memory cloc
 UNKNOWN = "not recorded"
 CONDITIONS = ("precision", "batch_size", "attention", "compile", "gpu_name")
 """Axes, and the GPU, that no number can be read without."""
+SOFTWARE = ("driver", "torch", "nsys")
 
 
 def answer(
@@ -93,8 +95,9 @@ def _tables(counted: list[pd.DataFrame], others: pd.DataFrame) -> list[Table]:
 
 def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     """What all numbers of some finished runs were measured under: the values of each of CONDITIONS, most runs first
-    (attention: of the reference Transformer alone, since any other model has its own); optimizer, of training steps;
-    accumulation, where the batch of some is cut into micro-batches;
+    (attention: of the reference Transformer alone, since any other model has its own; compile: of no script);
+    optimizer, of training steps; accumulation, where the batch of some is cut into micro-batches; driver, torch and
+    nsys, where known, and dates, the first and the last day of their starts (one if they are the same);
     num_processes and num_steps, the fewest and the most that timed a run (steps of each process), and num_profiled, the
     steps that its capture holds."""
     ok = run_grid.select_measured_runs(runs)
@@ -103,9 +106,14 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
     reference = run_grid.select_known_shapes(ok)
     columns = {name: ok[name] for name in CONDITIONS}
     columns |= {"attention": reference["attention"], "optimizer": training["optimizer"]}
+    columns |= {"compile": ok.loc[ok["workload"].astype(str) != SCRIPT, "compile"]} if "workload" in ok else {}
     if "accumulation" in ok and (ok["accumulation"] > 1).any():
         columns |= {"accumulation": ok["accumulation"]}
     values = {name: column.astype(str).value_counts().index.tolist() for name, column in columns.items()}
+    known = {name: ok[name].astype(object)[ok[name].notna() & (ok[name] != "")] for name in SOFTWARE}
+    values |= {name: column.astype(str).value_counts().index.tolist() for name, column in known.items()}
+    started = pd.to_datetime(ok["started_at"], utc=True, format="ISO8601", errors="coerce").dropna().dt.date
+    values["dates"] = sorted({str(started.min()), str(started.max())}) if len(started) else []
     names = {"num_processes": "processes", "num_steps": "measured_steps", "num_profiled": "profiled_steps"}
     return values | {key: (int(ok[name].min()), int(ok[name].max())) for key, name in names.items() if len(ok)}
 
@@ -113,7 +121,8 @@ def conditions(runs: pd.DataFrame) -> dict[str, Any]:
 def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFrame) -> dict[str, Any]:
     """What the machines did to the times of some runs: of num_read processes that timed them, num_slow ran on a slow
     host (more than slow_host times the fastest); in num_lowered runs something held the clock of the GPU down, longest
-    in run `longest`: run (its title), share (of the samples while it was busy) and reasons."""
+    in run `longest`: run (its title), share (of the samples while it was busy) and reasons. busy_mhz: the median
+    clock of GPUs while they were busy; None if it was not read."""
     states = summarise_processes(processes, telemetry)
     by_run = states.groupby("run_id", sort=False)[["lowered", "samples"]].sum()
     by_run["reasons"] = states[states["lowered"] > 0].groupby("run_id")["reasons"].first()
@@ -121,7 +130,9 @@ def machines(runs: pd.DataFrame, processes: pd.DataFrame, telemetry: pd.DataFram
     longest = lowered.sort_values("share", ascending=False, kind="stable").head(1).reset_index()
     titles = {str(run["run_id"]): title_of(run) for run in runs.to_dict("records")}
     longest["run"] = longest["run_id"].map(titles)
+    clocks = telemetry.loc[telemetry["moment"].astype(str) == "busy", "sm_clock_mhz"].dropna()
     return {
+        "busy_mhz": int(clocks.median()) if len(clocks) else None,
         "num_read": int(states["loop_ns"].notna().sum()),
         "num_slow": int(states["slow_host"].sum()),
         "slow_host": SLOW_HOST,

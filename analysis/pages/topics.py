@@ -35,8 +35,17 @@ ANATOMY = Topic(
     has_figures=False,
     searched=("anatomy of a step", "breakdown", "phases of a step"),
 )
+METHODS = Topic(
+    slug="methods",
+    title="How we measured",
+    description="How a step is timed and profiled: clocks, warm-up, a second recording, telemetry, machine, checks.",
+    letters=("k", "m"),
+    searched=("methods", "two stages", "attribution", "classification"),
+)
+"""Its page has sections of other pages, too: `site.methods_page`."""
 TOPICS = (
     ANATOMY,
+    METHODS,
     Topic(
         slug="attention",
         title="What do attention and softmax cost?",

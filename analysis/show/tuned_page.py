@@ -18,10 +18,11 @@ NOTE = (
 def render_tuned(ladder: TunedLadder) -> str:
     title = name_tuned(ladder)
     parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead")]
-    parts.append(render_list([line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line], ""))
     if ladder.code:
         parts += [Markup("<h2>What to write</h2>"), render_list(ladder.code, "")]
     parts.append(_draw_ladder(ladder))
+    if lines := [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line]:
+        parts += [Markup("<h2>In numbers</h2>"), render_list(lines, "")]
     for name, heading, rows in list_tables(ladder):
         parts.append(Markup("<h2>{}</h2>\n{}").format(heading, render_table(rows)))
         if name == "steps":

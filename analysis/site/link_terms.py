@@ -13,6 +13,7 @@ SKIPPED = re.compile(
     r"""^(?:\#{1,6}\ |\|)[^\n]*                              # a heading, a row of a table
     | ^\*\*[^\n]*\[(?:CSV|SVG)\]\([^\n]*                        # the caption of a figure
     | ^<!--\ \w+\ -->\n(?:[^\n]+\n)+                            # a block with a class
+    | ^<details\ class="pop\ .*?^</details>                     # what a badge shows when it is opened
     | ^```.*?^```                                             # code
     | `[^`\n]+`
     | !?\[[^\]\n]*\]\([^)\n]*\)                               # a link of Markdown

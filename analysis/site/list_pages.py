@@ -1,4 +1,4 @@
-"""The pages that list runs, kernels, calls, data, predictions and benchmarks, and how all was measured."""
+"""The pages that list runs, kernels, calls, data, predictions and benchmarks."""
 
 import json
 from collections.abc import Mapping
@@ -8,13 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import exchange, run_grid, timing
+from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import (
     benchmarks,
     cuda_calls,
     data_page,
-    environment,
     explore,
     kernel_glossary,
     output_reference,
@@ -26,7 +25,6 @@ from profiler_job.analysis.pages import (
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.site import command_reference
 from profiler_job.analysis.site.combine import join_recordings
@@ -42,20 +40,15 @@ from profiler_job.analysis.site.page_context import (
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.studies import BF16, LADDER, LOSSES, NO_PLAIN_STEPS
 
-WAITS = 0.3
-"""From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
-
 
 def write_lists(
     site: Site,
-    published: store.Recording,
     rec: store.Recording,
     studies: Mapping[str, store.Recording],
     downloads: Mapping[str, dict[str, Any]],
     price: telemetry.Price | None,
 ) -> None:
-    """Write the pages that list runs, kernels, calls and data of a recording, and how it was measured. rec: what was
-    measured of the finished runs of `published`."""
+    """Write the pages that list runs, kernels, calls and data of a recording. rec: its finished runs."""
     measured_in = describe_conditions(rec)
     listed = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price)
     site.write("report/runs.md", "run_list.md", listed, **measured_in)
@@ -66,11 +59,6 @@ def write_lists(
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", calls, **measured_in)
     about = data_page.answer(store.dictionary(), downloads)
     site.write("report/data.md", "data_page.md", about)
-    site.write("report/methods.md", "methods.md", NOTHING, **_constants(rec, studies), **measured_in)
-    of_place = environment.answer(rec.runs, rec.manifest, rec.processes, rec.telemetry)
-    site.write("report/environment.md", "environment.md", of_place)
-    states = telemetry.answer(rec.runs, rec.steps, rec.processes, rec.telemetry, price)
-    site.write(f"report/{telemetry.SLUG}.md", "telemetry.md", states, **measured_in)
 
 
 def write_tested(site: Site, measured: Path) -> None:
@@ -118,49 +106,3 @@ def write_explore(
 def _figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:
-    """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
-    clocks."""
-    ok = run_grid.select_measured_runs(rec.runs)
-    names = {"warmup": "warmup_steps", "timed": "measured_steps", "profiled": "profiled_steps"}
-    names |= {"processes": "processes"}
-    steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
-    every = [rec, *studies.values()]
-    return steps | {
-        "usual": _num_usual(rec, every),
-        "profiler": _profiler(every),
-        "clock": timing.clock_lead(rec.kernels),
-    }
-
-
-def _num_usual(rec: store.Recording, every: list[store.Recording]) -> tuple[int, int]:
-    """How many of all finished runs have as many warm-up and timed steps as most runs of `rec`, and how many there
-    are."""
-    names = ["warmup_steps", "measured_steps"]
-    usual = run_grid.select_measured_runs(rec.runs)[names].value_counts().head(1)
-    ok = pd.concat([run_grid.select_measured_runs(other.runs)[names] for other in every])
-    return int((ok == list(usual.index[0])).all(axis=1).sum()) if len(usual) else 0, len(ok)
-
-
-def _profiler(every: list[store.Recording]) -> dict[str, Any]:
-    """What the profiler does to runs whose GPU waits for more than WAITS of the unprofiled step, and to GPU busy: of
-    runs without communication, whose kernels wait for other GPUs."""
-    tables = []
-    for rec in every:
-        alone = {*rec.runs["run_id"].astype(str)} - {*exchange.list_exchanging_runs(rec.kernels)}
-        kernels, memops = (keep_runs(table, alone) for table in (rec.kernels, rec.memops))
-        tables.append(timing.measure_stretch(rec.steps, kernels, memops))
-    table = pd.concat(tables)
-    waiting = table[table["waits"] > WAITS]
-    longer = waiting[waiting["longer_ns"] > 0]["longer_ns"]
-    return {
-        "waits": WAITS,
-        "num_waiting": len(waiting),
-        "num_longer": len(longer),
-        "longer_ns": (longer.min(), longer.median(), longer.max()) if len(longer) else (),
-        "num_runs": len(table),
-        "gpus": sorted({name for rec in every for name in rec.runs["gpu_name"].astype(str)}),
-        "busy_ratio": table["busy_ratio"].max() if len(table) else 0.0,
-    }

@@ -24,7 +24,7 @@ _ROWS = re.compile(r"\[rows\]\([^)\s]*/(?P<key>rows-[^)\s/]+)\.csv\)")
 _LINK = re.compile(r'\[(?P<words>[^\]\n]*)\]\((?P<page>[^)\s]*)\.md(?P<anchor>#[^)\s"]*)?(?: "(?P<title>[^"\n]*)")?\)')
 _RUN = re.compile(r"(?:^|/)runs(?:-[^/]*)?/|(?:^|/)runs-of-[^/]*$")
 _VERDICT = re.compile(r"^(# [^\n]*\n+)((?:>[^\n]*\n+)*)([^\n]+)\n", re.MULTILINE)
-_BADGE = re.compile(r"^([^\n]* · \[how we measured\]\([^)\n]*\))$", re.MULTILINE)
+_BADGE = re.compile(r"^([^\n]*\[how we measured\]\([^)\n]*\))$", re.MULTILINE)
 _NOTE = re.compile(r"^> (\*\*A mix:\*\*[^\n]*)$", re.MULTILINE)
 UNSEARCHED = "## Rows behind the findings"
 _CLASSED = re.compile(r"^<!-- (?P<name>\w+) -->\n(?P<block>(?:[^\n]+\n)+)", re.MULTILINE)
@@ -76,7 +76,9 @@ def _mark_words(markdown: str, is_question: bool) -> str:
         markdown = _VERDICT.sub(r'\1\2<div class="verdict" markdown="1">\n\n\3\n\n</div>\n', markdown, count=1)
     markdown = _CLASSED.sub(_add_class, markdown)
     markdown = _NOTE.sub(r'<p class="note" data-search-exclude markdown="1">\1</p>', markdown)
-    markdown = markdown.replace('<p class="conditions" ', '<p class="conditions" data-search-exclude ')
+    markdown = markdown.replace(
+        '<details class="pop conditions" ', '<details class="pop conditions" data-search-exclude '
+    )
     return _BADGE.sub(r'<p class="conditions" data-search-exclude markdown="1">\1</p>', markdown)
 
 

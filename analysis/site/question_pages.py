@@ -14,7 +14,7 @@ from profiler_job.analysis.pages import home_cases, telemetry, token_costs
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.script_answers import answer_script
-from profiler_job.analysis.pages.topics import ANATOMY, TOPICS
+from profiler_job.analysis.pages.topics import ANATOMY, METHODS, TOPICS
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
@@ -24,6 +24,7 @@ from profiler_job.analysis.show.wait_stacks import draw_stacks, format_stacks
 from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
 from profiler_job.analysis.site.compiled_answers import answer_compiled
 from profiler_job.analysis.site.home_page import list_recordings, write_home
+from profiler_job.analysis.site.methods_page import TrustSection, render_section
 from profiler_job.analysis.site.page_context import (
     RunPages,
     ask,
@@ -41,6 +42,9 @@ from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, BF16
 
+ALSO = {"clocks": "How do the clocks differ?"}
+"""What the further templates of a question answer."""
+
 
 def write_questions(
     rec: store.Recording,
@@ -53,8 +57,9 @@ def write_questions(
     price: telemetry.Price | None = None,
     losses: store.Recording | None = None,
     gains: pd.DataFrame | None = None,
-) -> Site:
-    """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts.
+) -> tuple[Site, list[TrustSection]]:
+    """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts;
+    gives what the page METHODS has of them, too.
     compared: facts of the pages of comparisons, for the home page. known: pages of runs of studies; the others are on
     the page of all runs. bands: as `choose_bands` gives them, worked out if not given. price: of the GPUs of
     one run. losses: the recording of the study LOSSES, which the ladder reads. gains: as in `prediction.measured`."""
@@ -78,6 +83,7 @@ def write_questions(
         of_twin = twin.write(question, bands, slugs) if twin else {}
         for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
+            trusted.append(render_section(site, ALSO[name], name, f"{name}.md", answer))
         return _write_question(site, question, answer, rec, switch=_link_others(slugs, question.slug)) | of_twin
 
     def answer_study(question: Question, studied: store.Recording) -> Answer:
@@ -100,16 +106,21 @@ def write_questions(
         own = site if studied is rec else make_site_of_study(site, question.study or "", studied, rec.runs, known)
         return _write_question(own, question, answer_study(question, studied), studied, price=price)
 
+    trusted: list[TrustSection] = []
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
     said |= {letter: write_study(question) for letter, question in STUDIES.items()}
     for topic in TOPICS:
-        if topic is not ANATOMY:
+        if topic not in (ANATOMY, METHODS):
             write_topic(site, topic, "topic.md", list_members(topic, said))
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
     write_home(site, rec, studies, run_pages, gains, compiled, list_members(ANATOMY, said), **pages)
-    return site
+    members = list_members(METHODS, said)
+    return site, [
+        *(TrustSection(member["title"], member["slug"], member["answers"][0].part) for member in members),
+        *trusted,
+    ]
 
 
 def _find_twin(

@@ -35,6 +35,7 @@ from profiler_job.analysis.site.combine import (
 from profiler_job.analysis.site.comparison_pages import assign_pages, list_counterparts, write_comparisons
 from profiler_job.analysis.site.home_page import find_opening_runs
 from profiler_job.analysis.site.list_pages import write_explore, write_lists, write_tested
+from profiler_job.analysis.site.methods_page import TrustSection, write_methods
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
@@ -191,7 +192,7 @@ def _draft(
     helper: Helper | Later,
 ) -> Published:
     """The report of `rec` below `docs`, an empty folder; `measured`: the folder of the benchmarks' figures."""
-    published, rec = rec, select_finished_runs(rec)
+    rec = select_finished_runs(rec)
     every_study = {study: select_finished_runs(other) for study, other in studies.items()}
     losses = every_study.get(LOSSES)  # read by the ladder alone: no page shows its times
     studies = {study: other for study, other in every_study.items() if study != LOSSES}
@@ -211,11 +212,13 @@ def _draft(
     is_script = bool(rec.manifest.get(SCRIPT))
     if is_script:
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
+        trusted: list[TrustSection] = []
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
-        site = write_questions(rec, docs, studies, summary, known, checked, bands, price, losses, gains)
+        site, trusted = write_questions(rec, docs, studies, summary, known, checked, bands, price, losses, gains)
         write_tested(site, measured)
-    write_lists(site, published, rec, studies, downloads, price)
+    write_methods(site, rec, studies, checked, price, trusted)
+    write_lists(site, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
     for _ in ("comparisons", *with_pages):
         helper.result()

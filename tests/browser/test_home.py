@@ -1,9 +1,12 @@
 """The first screen of the home page: it holds all, the choices stay in the address, and it reads without scripts."""
 
 import re
+from statistics import median
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from tests.bench.site_speed import LARGEST_PAINT, MOST_PAINT_S
 
 COMMAND = "profiler-job profile -- python train.py"
 ALL = (".home .picker", ".home .states", ".state svg.ici", ".state .limits", ".state .numbers", ".state .cards")
@@ -25,6 +28,20 @@ def test_the_first_screen_holds_all(browser, address, width, height, scheme):
         assert box and box["y"] >= 0 and box["y"] + box["height"] <= height, part
     assert page.evaluate("document.documentElement.scrollWidth") == width
     context.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_first_screen_is_painted_within_a_second(browser, address, width):
+    """The median of three loads with an empty cache: other tests may have the processor."""
+    paints = []
+    for _ in range(3):
+        context = browser.new_context(viewport={"width": width, "height": 844})
+        page = context.new_page()
+        page.goto(f"{address}index.html", wait_until="load")
+        paints.append(page.evaluate(LARGEST_PAINT))
+        context.close()
+    assert median(paints) < 1000 * MOST_PAINT_S, paints
 
 
 SAYS = """words => [...document.querySelectorAll('.state .numbers')].some(

@@ -124,10 +124,11 @@ class FirstWords(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.inside, self.skipped, self.sections = False, [], [[]]
+        self.inside, self.skipped, self.sections, self.is_badge = False, [], [[]], False
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
+        self.is_badge = (tag == "details" and "pop" in (values.get("class") or "").split()) or self.is_badge
         self.inside |= tag == "article"
         if self.skipped or tag in UNREAD or values.get("class") in UNREAD_CLASSES:
             self.skipped += [] if tag in VOID else [tag]
@@ -138,6 +139,8 @@ class FirstWords(HTMLParser):
     def handle_endtag(self, tag):
         if self.skipped and tag == self.skipped[-1]:
             self.skipped.pop()
+        if tag == "summary" and self.is_badge:
+            self.skipped, self.is_badge = [*self.skipped, "details"], False  # what the badge shows when it is opened
 
     def handle_data(self, data):
         if self.inside and not self.skipped:
@@ -192,8 +195,11 @@ def test_each_page_is_described_by_what_stands_on_it(site, pages):
 
 def test_runs_are_called_by_words_above_the_numbers(pages):
     """In conditions and above the title of a run stood ids of runs, and sdpa for fused attention."""
-    above = re.compile('<p class="(?:conditions"[^>]*>|eyebrow"><a href="../runs.html">)(.*?)</p>', re.DOTALL)
-    said = [(path.name, words) for path in pages for words in above.findall(path.read_text(encoding="utf-8"))]
+    above = re.compile(
+        '<(?P<tag>p|details) class="(?:pop conditions"[^>]*>|eyebrow"><a href="../runs.html">)(.*?)</(?P=tag)>',
+        re.DOTALL,
+    )
+    said = [(path.name, words) for path in pages for _, words in above.findall(path.read_text(encoding="utf-8"))]
     assert len(said) > 10
     assert not [(name, words) for name, words in said if re.search(r"-ctx\d|\bsdpa\b", re.sub("<[^>]+>", "", words))]
 

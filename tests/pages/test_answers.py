@@ -25,7 +25,10 @@ from profiler_job.analysis.pages.questions import (
     training_mix,
 )
 from profiler_job.analysis.prediction.measured import COLUMNS
+from profiler_job.analysis.render.answer import assemble
 from profiler_job.analysis.site import page_context
+from profiler_job.analysis.site.site_writer import Site
+from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.synthetic import EXP, FAMILIES, GEMM, MAX, NUM_LAYERS, forward_kernels, phase_kernels, recording
 
@@ -451,6 +454,17 @@ def test_conditions_name_the_optimizer_of_training_steps_alone(rec):
     assert found["optimizer"] == ["own"] and environment.conditions(runs[~training])["optimizer"] == []
     assert (found["num_processes"], found["num_steps"]) == ((1, 3), (10, 20))
     assert environment.conditions(runs.assign(workload="my_models:build"))["attention"] == [], "which it does not say"
+
+
+def test_a_badge_opens_to_all_that_runs_were_measured_in(rec, tmp_path):
+    """Values of an axis are joined by a word that is no fact; a script says itself what it computes in."""
+    runs = recording(("small",), (128,), precisions=("fp32", "tf32")).runs
+    site = Site(tmp_path, (), {}, ("size",))
+    for name, of in (("both", runs), ("script", rec.runs.assign(workload=SCRIPT))):
+        site.write(f"report/{name}.md", "badge.md", assemble({}, [], [], []), conditions=environment.conditions(of))
+    both, script = ((tmp_path / "report" / f"{name}.md").read_text() for name in ("both", "script"))
+    assert "<summary>FP32, TF32 · " in both and " or TF32\n" in both and "- **Compiled**: not compiled\n" in both
+    assert "- **GPU**: " in script and "**Precision**" not in script and "**Compiled**" not in script
 
 
 def test_a_matrix_precision_that_goes_with_the_precision_of_a_run_is_no_difference():

@@ -28,6 +28,7 @@ def test_the_page_says_what_the_terminal_says(site, tmp_path):
     page = read_page(tmp_path / "report" / "tuned" / "train.md")
     for words in ("8.00 times as fast", "Losses differ by", "model.compile()", "not kept: the script would do"):
         assert words in page.replace("&#40;", "(").replace("&#41;", ")"), words
+    assert page.index("What to write") < page.index("## The ladder") < page.index("## In numbers")
     assert "\n     import torch\n    +    torch.set_float32_matmul_precision" in page
     rows = pd.read_csv(next((tmp_path / "report").rglob("steps.csv")))
     assert rows["times_as_fast"].tolist() == pytest.approx([1, 2, 4, 8])

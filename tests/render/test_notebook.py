@@ -66,6 +66,14 @@ def test_it_runs_anywhere_with_the_address_of_a_site(path, tmp_path, monkeypatch
 
 
 @every_notebook
+def test_ten_lines_draw_a_plot(path):
+    notebook = nbformat.read(path, as_version=4)
+    [cell] = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(list(filter(str.strip, cell.source.splitlines()))) <= 10
+    assert any("<svg" in "".join(one["data"].get("image/svg+xml", "")) for one in cell.outputs if "data" in one)
+
+
+@every_notebook
 def test_it_needs_nothing_but_what_it_says_to_install(path):
     notebook = nbformat.read(path, as_version=4)
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")

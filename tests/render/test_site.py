@@ -56,9 +56,20 @@ def test_a_question_is_answered_before_its_details(site):
     above, *folded = article.split('<details class="detail">')
     places = [above.index(part) for part in ('class="verdict"', "how we measured", 'id="chart-', "What to do.", "Why.")]
     assert places == sorted(places)
-    assert above.count("<li>") == 0 and above.count("<figure") == 1
+    assert above.partition("</details>")[2].count("<li>") == 0 and above.count("<figure") == 1
     assert len(folded) > 3 and all(re.match(r"<summary><h2 [^>]*id=", part) for part in folded)
     assert 'id="table-top"' in "".join(folded)
+
+
+def test_how_it_was_measured_is_on_one_page(site):
+    """It was a list of links to seven pages, which the sections lead to."""
+    html = (site / "report" / "methods.html").read_text()
+    above = html[html.index("<article") : html.index('<details class="detail">')]
+    slugs = re.findall(r'<h2 class="open"[^>]*><a href="([a-z-]+)\.html">', above)
+    assert slugs == ["warm-up", "second-recording", "clocks", "telemetry", "environment", "reconciliation"]
+    sections = [_words_of(part).partition("?")[2].strip("# \n") for part in above.split('<h2 class="open"')[1:]]
+    assert not [words for words in sections if len(words.split()) < 4]
+    assert above.count('id="table-environment"') == above.count('id="table-summary"') == 1
 
 
 def test_home_leads_to_every_question_and_to_the_readers_own_case(site):
@@ -165,18 +176,20 @@ def _words_of(line):
 
 
 def test_pages_with_numbers_of_runs_say_what_these_were_measured_in(site):
+    """In a badge, which opens without a script, and next to it where all of the way is written."""
     names = ("forward-time", "top-kernel", "bounds", "reconciliation", "runs", "kernels", "cuda-calls", "telemetry")
+    badge = re.compile(
+        r'<details class="pop conditions"[^>]*>\s*<summary>(.*?)</summary>(.*?)</details>\s*<p[^>]*>(.*?)</p>', re.S
+    )
     for page in (site / "report" / f"{name}.html" for name in names):
-        badges = re.findall(r'<p class="conditions"[^>]*>(.*? · <a .*?)</p>', page.read_text())
-        assert [_words_of(badge) for badge in badges] == [
-            "FP32 · unfused (eager) attention · batch 4 · NVIDIA H200 · how we measured"
-        ], page
-    for page in (site / "report" / f"{name}.html" for name in names[:3]):
-        lines = re.findall(r'<p class="conditions"[^>]*>(Measured in: .*?)</p>', page.read_text())
-        assert {_words_of(line).removeprefix("Measured in: ") for line in lines} == {
-            "FP32 without tensor cores; batch 4; unfused (eager) attention; not compiled; reference AdamW;"
-            " NVIDIA H200; n = 1 process × 10 steps by the timer, 3 steps under nsys."
-        }, page
+        [(summary, inside, link)] = badge.findall(page.read_text())
+        assert _words_of(summary) == "FP32 · unfused (eager) attention · batch 4 · NVIDIA H200", page
+        assert "methods.html" in link and _words_of(link) == "how we measured"
+        known = dict(re.findall("<strong>(.*?)</strong>: (.*?)</li>", inside, re.S))
+        assert {"GPU", "Software", "Measured", "Precision", "Batch", "Attention", "Compiled", "Optimizer"} <= {*known}
+        assert _words_of(known["Precision"]) == "FP32 without tensor cores" and "<a" not in summary
+        assert known["Steps"] == "n = 1 process × 10 steps by the timer, 3 steps under nsys"
+        assert "Measured in:" not in page.read_text()
 
 
 def test_a_finished_run_says_what_it_was_measured_in(site):

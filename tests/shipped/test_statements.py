@@ -19,7 +19,7 @@ from profiler_job.analysis.pages.questions import (
 )
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import gpus
-from profiler_job.analysis.site import combine, list_pages, page_context
+from profiler_job.analysis.site import combine, methods_page, page_context
 from tests.shipped.recordings import RECORDINGS, locate
 
 pytestmark = pytest.mark.long
@@ -210,6 +210,10 @@ def test_conditions_are_those_of_the_runs(main):
         "compile": ["off"],
         "gpu_name": ["NVIDIA H200"],
         "optimizer": ["own"],
+        "driver": ["580.159.04"],
+        "torch": ["2.11.0+cu130"],
+        "nsys": ["2025.3.1.0"],
+        "dates": ["2026-11-22"],
         "num_processes": (3, 3),
         "num_steps": (10, 10),
         "num_profiled": (5, 5),
@@ -240,7 +244,7 @@ def test_runs_whose_clock_was_held_down_are_counted_beside_their_numbers():
     states = [pd.concat([getattr(part, name) for part in parts]) for name in ("runs", "processes", "telemetry")]
     said = environment.machines(*states)
     # The loop of the fastest process of either recording is the measure of both.
-    assert (said["num_slow"], said["num_read"], said["num_lowered"]) == (55, 75, 3)
+    assert (said["num_slow"], said["num_read"], said["num_lowered"], said["busy_mhz"]) == (55, 75, 3, 1980)
     assert said["longest"] == {
         "run": "small · 8192 · forward pass · FP32 · fused attention (efficient)",
         "share": 1.0,
@@ -256,11 +260,11 @@ def test_every_gpu_that_was_recorded_on_has_all_its_checks():
 
 def test_the_profiler_stretches_the_span_of_runs_whose_gpu_waits(main):
     table = timing.measure_stretch(main.steps, main.kernels, main.memops)
-    waiting = table[table["waits"] > list_pages.WAITS]
+    waiting = table[table["waits"] > methods_page.WAITS]
     assert len(waiting) and (waiting["longer_ns"] > 0).all()
     assert table["busy_ratio"].max() < 1.02, "kernels themselves are hardly longer"
 
 
 def test_how_many_runs_have_the_steps_of_the_main_recording_is_counted(main):
     study = store.load(locate("warm_up"))
-    assert list_pages._num_usual(main, [main, study]) == (60, 60 + len(study.runs))
+    assert methods_page._num_usual(main, [main, study]) == (60, 60 + len(study.runs))

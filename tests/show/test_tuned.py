@@ -270,6 +270,13 @@ def test_the_figure_has_a_bar_for_each_step(ladder):
     assert (rows["low"] <= rows["value"]).all() and (rows["high"] >= rows["value"]).all()
 
 
+def test_the_page_shows_what_to_write_and_the_figure_before_numbers(ladder):
+    """On a phone nine lines of numbers were the whole first screen."""
+    page = render_tuned(ladder)
+    places = [page.index(part) for part in (ladder.headline, "What to write", "<svg", "In numbers", "The ladder")]
+    assert places == sorted(places) and "`" not in page.partition("The patch</h2>")[0]
+
+
 def test_show_prints_the_folder_of_a_result(tmp_path):
     write_tuning(tmp_path / "train", make_tuning())
     for path in (tmp_path / "train", tmp_path / "train" / "tune.json"):

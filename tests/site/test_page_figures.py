@@ -11,7 +11,13 @@ PAGE = """# How long?
 
 It takes **2 ms** ([small · 128](runs/a.md)).
 
-FP32 · batch 4 · [how we measured](methods.md)
+<details class="pop conditions" markdown="1"><summary>FP32 · batch 4</summary>
+
+- **GPU**: NVIDIA H200
+
+</details>
+
+[how we measured](methods.md)
 
 **Times** · [CSV](csv/p/times.csv)
 
@@ -71,10 +77,7 @@ def test_rows_behind_findings_are_not_searched(shown):
     assert "## Rows behind the findings { data-search-exclude }\n" in shown
 
 
-REPEATED = """<!-- conditions -->
-Measured in: FP32.
-
-- **Clock**: the timer.
+REPEATED = """- **Clock**: the timer.
 - **Noise band**: how far recordings differ ([second recording](second-recording.md)).
 
 More on clocks and attribution: [methods](methods.md).
@@ -85,10 +88,9 @@ def test_what_many_pages_repeat_is_searched_on_one(tmp_path):
     """It was 27 KB of the index of the search."""
     shown, defined = (show_figures(REPEATED, tmp_path, f"report/{n}.md", False) for n in ("p", "second-recording"))
     html = markdown(shown, extensions=["attr_list", "md_in_html"])
-    unsearched = [html.split(f">{words}")[0].rpartition("<")[2] for words in ("Measured", "More")]
-    assert all("data-search-exclude" in tag for tag in unsearched)
+    assert "data-search-exclude" in html.split(">More")[0].rpartition("<")[2]
     assert re.search(r"<li data-search-exclude[^>]*>\s*<strong>Noise band", html)
-    assert html.count("<li") == 2 and html.count("data-search-exclude=") + html.count("data-search-exclude>") == 3
+    assert html.count("<li") == 2 and html.count("data-search-exclude=") + html.count("data-search-exclude>") == 2
     assert "{: data-search-exclude }" not in defined
 
 
@@ -103,7 +105,15 @@ def test_a_comment_above_a_block_is_its_class(tmp_path):
 
 
 def test_the_conditions_under_an_answer_are_not_searched(shown):
-    assert '<p class="conditions" data-search-exclude markdown="1">FP32 · batch 4' in shown
+    html = markdown(shown, extensions=["attr_list", "md_in_html"])
+    badge = re.search(
+        r'<details class="pop conditions" data-search-exclude[^>]*>(.*?)</details>\s*(.*)', html, re.DOTALL
+    )
+    assert badge and badge[1].strip().startswith("<summary>FP32 · batch 4</summary>")
+    assert "<li><strong>GPU</strong>: NVIDIA H200</li>" in badge[1]
+    assert re.match(
+        '<p class="conditions" data-search-exclude[^>]*><a href="methods.md">how we measured</a></p>', badge[2]
+    )
 
 
 def test_a_page_without_figures_stays_as_it_is(tmp_path):
