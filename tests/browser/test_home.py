@@ -114,8 +114,8 @@ def test_a_state_that_was_not_recorded_gives_way_to_the_nearest_and_says_so(page
 
 
 def test_a_state_without_a_figure_says_why_and_of_which_run_its_numbers_are(page, address):
-    page.goto(f"{address}index.html")
-    choose(page, model="medium", context="1,024")
+    page.goto(f"{address}index.html?model=medium&context=1%2C024&batch=4&gpu=H200")
+    page.wait_for_function("document.querySelector('#home select[name=context]').value === '1,024'")
     page.locator("#home .states label", has_text="compiled").click()
     words = page.locator(".state:visible .missing").inner_text()
     assert words.startswith("No figure: this run was timed, but nsys did not capture it") and "torch.compile" in words

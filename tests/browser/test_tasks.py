@@ -331,7 +331,7 @@ def say_beyond() -> list[str]:
 
 
 def say_stages() -> list[str]:
-    return ["The first is without a profiler"]
+    return ["Each step is timed without a profiler"]
 
 
 def say_generation() -> list[str]:
