@@ -60,8 +60,10 @@ def test_a_gpu_that_waits_has_its_script_started_once_more_with_samples(measured
 
 @pytest.mark.long
 def test_profile_prints_what_its_page_has_found(profile, monkeypatch, tmp_path):
+    """A step takes longer than the kernels of the fake capture, so that the GPU waits."""
     monkeypatch.setenv("FAKE_NSYS_SAMPLES", "1")
-    printed, code = ended(profile(LONG_TRAIN, "--skip", "3", "--steps", "3"))
+    source = LONG_TRAIN.replace("    optimizer.step()", "    __import__('time').sleep(0.04)\n    optimizer.step()")
+    printed, code = ended(profile(source, "--skip", "3", "--steps", "3"))
     assert code == 0, printed
     answers = answer_script(store.load(tmp_path / "results" / "recordings" / "train"))
     assert format_findings(answers, 120) in printed
