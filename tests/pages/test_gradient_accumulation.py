@@ -89,4 +89,4 @@ def test_a_page_shows_it(tmp_path, rec, undrawn):
     assert "Cut into 2 micro-batches" in page and "keeps the GPU busy for" in page
     assert "The step takes **" not in page, "of one process a run the CPU's part is not known"
     assert re.search(r"\| small +\| +512 \| +2 \| +13\.4 \(13\.4–13\.4\) \| +1\.20 \|", page)
-    assert "batch 4 in 1 and 2 micro-batches" in page
+    assert "- **Batch**: 4 in 1 and 2 micro-batches" in page

@@ -59,7 +59,7 @@ def test_it_runs_anywhere_with_the_address_of_a_site(path, tmp_path, monkeypatch
     monkeypatch.delenv("PYTHONPATH", raising=False)
     with serving(ROOT / "site") as address:
         for cell in notebook.cells:
-            cell.source = cell.source.replace('SITE = ".."', f'SITE = "{address.rstrip("/")}"')
+            cell.source = cell.source.replace('DATA = "../data/"', f'DATA = "{address.rstrip("/")}/data/"')
         resources = {"metadata": {"path": str(tmp_path)}}
         NotebookClient(notebook, timeout=HANGS_S, kernel_name="python3", resources=resources).execute()
     assert any(address.rstrip("/") in cell.source for cell in notebook.cells) and shown(notebook) == stored
