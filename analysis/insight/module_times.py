@@ -96,7 +96,7 @@ def describe_modules(table: pd.DataFrame) -> list[str]:
     in_brackets = "What no module launched has a name in brackets"
     for share in table["share"][table["name"] == vocabulary.ALL_PARAMETERS]:
         in_brackets += f", as {vocabulary.ALL_PARAMETERS}: updates of many at once, {format_cell('share', share)}"
-    once = "Each kernel counts once, in its innermost module; that of several modules is divided among them"
+    once = "Each kernel counts once, in its innermost module; the time of a fused one is divided among its modules"
     return [*describe_largest(table), once, in_brackets]
 
 

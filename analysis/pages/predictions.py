@@ -86,7 +86,8 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
 
 
 def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
-    """List the predictions of `tune`: the columns of OF_PARTS, gpu, commit, inside, is_limited (by the GPU)."""
+    """List the predictions of `tune`: the columns of OF_PARTS, gpu, commit, inside, is_limited (by the GPU),
+    apart_s (seconds from the prediction to the measurement)."""
     rows = []
     for script in parts.get("scripts", ()):
         for cell in script["cells"]:
@@ -99,20 +100,33 @@ def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
             row["error"] = row["expected"] / measured["times_as_fast"] - 1
             row["kernel_error"] = said["gpu_ns"] / measured["kernels_ns"] - 1
             row["inside"] = row["expected_low"] <= measured["times_as_fast"] <= row["expected_high"]
+            row["apart_s"] = measured["at"] - said["at"]
             row["is_limited"] = measured["kernels_ns"] >= GPU_LIMITED * measured["step_ns"]
             rows.append(row | {"outcome": _name_inside(row["inside"])})
     return pd.DataFrame(rows, columns=[*(column.key for column in OF_PARTS), *_MORE])
 
 
-_MORE = ("expected_low", "expected_high", "low", "high", "gpu", "commit", "num_changes", "inside", "is_limited")
+_MORE = (
+    "expected_low",
+    "expected_high",
+    "low",
+    "high",
+    "gpu",
+    "commit",
+    "num_changes",
+    "inside",
+    "is_limited",
+    "apart_s",
+)
 
 
 def _summarise_cells(cells: pd.DataFrame) -> dict[str, Any]:
     """number, inside (how many), median, p90 and high (the largest error), kernels and kernels_high (the median and the
-    largest error of kernel time)."""
+    largest error of kernel time), apart_ns (the median time from the prediction to the measurement)."""
     error, kernels = (cells[name].astype(float).abs() for name in ("error", "kernel_error"))
     facts = {"number": len(cells), "inside": int(cells["inside"].astype(bool).sum())}
     more = {"p90": error.quantile(0.9, interpolation="nearest"), "kernels_high": kernels.max()}
+    more["apart_ns"] = cells["apart_s"].astype(float).median() * 1e9
     return facts | more | {"median": error.median(), "high": error.max(), "kernels": kernels.median()}
 
 

@@ -8,7 +8,7 @@ from profiler_job.jobs.executor.described_calls import Call, list_inputs, list_t
 
 SOFTMAX, SOFTMAX_BACKWARD, LOSS, CAST = "_log_softmax", "_log_softmax_backward_data", "nll_loss", "_to_copy"
 REPLACED = (SOFTMAX, SOFTMAX_BACKWARD, CAST, "clone", "copy_", "slice_backward")
-"""Operators on logits that a fused loss does itself, with those of LOSS."""
+"""Operators on logits that a fused loss does itself, as well as operators that begin with LOSS."""
 STANDING = {SOFTMAX: ("amax", "amax"), SOFTMAX_BACKWARD: ("mul",)}
 """What stands for a fused loss where such a call was."""
 LEAST = 0.5

@@ -1,6 +1,6 @@
 """Compile without running: what is compiled for a first step, before any of it runs.
 
-Compiling needs the memory of the weights alone, and running that of a step. So several processes of a GPU compile side
+Compiling needs only the memory of the weights, and running needs a step's. So several processes of a GPU compile side
 by side, and wait here (see `jobs.executor.gate`). PyTorch compiles a backward pass when it first runs, if it is not
 asked to do so with the forward pass; what it makes is the same.
 

@@ -1,4 +1,4 @@
-"""What is said of a run whose own steps were compared, with and without a planted change."""
+"""How a run is judged whose own steps were compared, with and without a planted change."""
 
 import pandas as pd
 

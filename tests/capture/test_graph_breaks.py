@@ -17,7 +17,7 @@ GRAPHS = ("modules:graph 0 forward GPT", (FIRST, FIRST)), ("modules:graph 1 forw
 
 
 def write_step(export, at, kernels, late_ns):
-    """Launch kernels one after the other, each 20 ns long; those of no graph and after them are `late_ns` late."""
+    """Launch kernels one after the other, each 20 ns long; kernels of no graph, and after them, are `late_ns` late."""
     start = at + 20
     for place, name in enumerate(kernels):
         start += 20 + (late_ns if place == 2 else 0)

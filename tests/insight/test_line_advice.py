@@ -28,7 +28,7 @@ def advise(export: Export, folder) -> tuple[pd.DataFrame, list[str]]:
 
 
 def make_late_export(*frames) -> Export:
-    """Kernels of 1 ms, before each of which the thread that launches is in `frames` for 5 ms."""
+    """Kernels of 1 ms. Before each, the thread that launches is in `frames` for 5 ms."""
     export = Export()
     for at in range(0, 60, 6):
         export.launch(at * MS, start=at * MS + 1000, end=(at + 1) * MS)

@@ -76,7 +76,7 @@ def test_show_prints_the_layers_and_says_which_takes_most(tmp_path):
     printed = " ".join(show(make_capture(tmp_path)).split())
     assert "Modules: kernel time of one step" in printed and "GPT/h.*/attn/qkv" in printed
     assert "GPT/h.*/mlp takes most, 33.3% of the kernel time; most of that is Triton" in printed
-    assert "in its innermost module; that of several modules is divided among them" in printed
+    assert "in its innermost module; the time of a fused one is divided among its modules" in printed
     assert "torch.compile made" not in printed
 
 

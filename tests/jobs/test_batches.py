@@ -22,7 +22,7 @@ TRAINED = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / "trained_1.yaml")
 
 @pytest.fixture
 def together(monkeypatch):
-    """Let three processes compile side by side, each of which needs one unit of memory of `room`."""
+    """Let three processes compile side by side. Each needs one unit of memory of `room`."""
 
     def let(room=3.0, need=Need(1.0, 1.0)):  # noqa: B008  a constant
         monkeypatch.setattr(sweep_runner, "count_together", lambda *_: 3)

@@ -122,7 +122,7 @@ def test_a_loss_that_is_not_divided_by_their_number_takes_them_back():
 
 
 def test_a_search_that_goes_on_leaves_what_needs_a_process_in_the_ladder():
-    """Turns in one process would show that it is no faster there."""
+    """Turns in one process would not show that it is faster."""
     effects = {"fewer_accumulations": 0.4, "bf16": 0.5}
     asked = ("bf16", "fewer_accumulations")
     tuning = search(SimulatedScript(effects, accumulation=ACCUMULATION), asked=asked)

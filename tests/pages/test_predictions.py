@@ -29,8 +29,8 @@ def predicted(*measured_ms, **facts):
 
 def parts(*times_as_fast, gpu_ns=40e6):
     """A script whose step is predicted to be twice as fast, 1.8 to 2.5 times."""
-    said = {"step_ns": 50e6, "low_ns": 40e6, "high_ns": 100e6 / 1.8, "gpu_ns": gpu_ns}
-    found = {"low": 1.7, "high": 2.1, "step_ns": 50e6, "kernels_ns": 44e6}
+    said = {"step_ns": 50e6, "low_ns": 40e6, "high_ns": 100e6 / 1.8, "gpu_ns": gpu_ns, "at": 100.0}
+    found = {"at": 220.0, "low": 1.7, "high": 2.1, "step_ns": 50e6, "kernels_ns": 44e6}
     cells = [
         {"changes": ["bf16", "padding"], "predicted": said, "measured": found | {"times_as_fast": ratio}}
         for ratio in times_as_fast
@@ -55,6 +55,7 @@ def test_predictions_of_tune_have_errors_and_intervals(written):
     assert rows["outcome"].tolist() == ["inside the interval", "outside the interval"]
     assert rows[["expected", "expected_low", "expected_high"]].iloc[0].tolist() == pytest.approx([2, 1.8, 2.5])
     assert rows["kernel_error"].tolist() == pytest.approx([40 / 44 - 1] * 2)
+    assert answer.facts["parts"]["apart_ns"] == 120e9
     assert answer.facts["pace"]["gpu"]["number"] == 2 and answer.facts["pace"]["cpu"]["number"] == 0
     text = written(predicted(21), parts(1.9, 3.0))
     assert "2 predictions" in text and "NVIDIA H100" in text and "1 of 2 intervals holds" in text
