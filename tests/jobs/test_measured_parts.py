@@ -66,5 +66,5 @@ for _ in range({num_steps}):
     )
     run = run_variant(script, (), 120)
     timed = len(read_noted(tmp_path / "out" / "process" / "noted")[0]["steps"])
-    assert 50 < timed <= 100 if num_steps > 100 else timed == 10
+    assert 10 < timed <= 100 if num_steps > 100 else timed == 10
     assert len(run.losses) == 15 and run.num_losses_per_step == 1.0 and 5e6 < run.step_ns < 50e6
