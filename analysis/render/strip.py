@@ -196,14 +196,22 @@ def _drawn(
 def _filled(operations: pd.DataFrame, begin: int, end: int) -> tuple[list[str], np.ndarray]:
     """Families, and the part of each pixel that each of them takes: families x PIXELS."""
     names = list(dict.fromkeys(operations["family"]))
-    edges = np.linspace(begin, end, PIXELS + 1)
+    edges = np.linspace(0, end - begin, PIXELS + 1)
     filled = np.zeros((len(names), PIXELS))
     for i, name in enumerate(names):
         rows = operations[operations["family"] == name]
-        # Time before an edge is the time of all kernels which ended by then, and the elapsed time of running ones.
-        done = [np.clip(edges - start, 0, stop - start) for start, stop in zip(rows["start_ns"], rows["end_ns"])]
-        filled[i] = np.diff(np.sum(done, axis=0)) / (edges[1] - edges[0])
+        # Each running kernel adds a nanosecond a nanosecond: from its start on, until its end takes that away again.
+        done = _sum_elapsed(edges, rows["start_ns"] - begin) - _sum_elapsed(edges, rows["end_ns"] - begin)
+        filled[i] = np.diff(done) / (edges[1] - edges[0])
     return names, filled
+
+
+def _sum_elapsed(edges: np.ndarray, times: pd.Series) -> np.ndarray:
+    """Sum, for each edge, of the time that has passed since each of `times` before it."""
+    ordered = np.sort(times.to_numpy(float).clip(0))
+    num_before = np.searchsorted(ordered, edges)
+    sums = np.concatenate([[0], np.cumsum(ordered)])
+    return num_before * edges - sums[num_before]
 
 
 def _choose_pixels(filled: np.ndarray) -> np.ndarray:
