@@ -27,8 +27,9 @@ LEAST_OTHER_THREADS = 0.01
 LEAST_ISSUED = 0.9
 """Share of a step in which the CPU issues work before it counts as what limits the step: a GPU that is behind makes it
 wait at the ends of phases."""
-LEAST_IDLE = 0.1
-"""Share of its steps that a GPU must wait before samples are taken."""
+LEAST_IDLE = 0.03
+"""Share of its steps that a GPU must wait before samples are taken. In 56 recorded runs that wait less, launches are
+late for at most 1.4% of a step, and the rest is gaps between kernels. In 68 that wait 3% to 10%, it is up to 7.6%."""
 NO_SAMPLES, NO_GIL = "nsys took no samples of it", "nsys cannot sample a free-threaded Python"
 TOO_OLD = "this nsys is too old to sample Python"
 BUSY = "the GPU waits less than {:.0f}% of a step"

@@ -99,7 +99,7 @@ def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
     ("options", "variables", "reason"),
     [
         ({"samples": False}, {"FAKE_NSYS_SAMPLES": "1"}, ""),
-        ({}, {}, python_samples.BUSY.format(10)),
+        ({}, {}, python_samples.BUSY.format(100 * python_samples.LEAST_IDLE)),
         ({}, {"FAKE_NSYS_SAMPLES": "1", "FAKE_NSYS_IS_OLD": "1"}, python_samples.TOO_OLD),
     ],
     ids=["not wanted", "a busy GPU", "an old nsys"],
