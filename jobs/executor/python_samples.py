@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from profiler_job.jobs.contract.messages import NEXT_BATCH
+from profiler_job.jobs.contract.messages import BATCHES, COLLECTED, NEXT_BATCH
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.source_paths import shorten_library
 from profiler_job.jobs.executor.nsys_cli import SAMPLE, STEP_RANGE
@@ -146,6 +146,20 @@ def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[st
     ]
 
 
+def list_copies(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """List the lines of each rank that copy between CPU and GPU: rank, where, function, number (of their ranges)."""
+    return [
+        {
+            "rank": noted["rank"],
+            "where": f"{shorten_path(line['file'], folder)}:{line['line']}",
+            "function": line["function"],
+            "number": line["number"],
+        }
+        for noted in ranks
+        for line in noted.get("copies", ())
+    ]
+
+
 def list_batches(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the lines of each rank that take batches of a DataLoader, in steps without a profiler: like `list_syncs`,
     with time_ns (of a step)."""
@@ -161,6 +175,16 @@ def list_batches(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[
         for noted in ranks
         for line in noted.get("batch_lines", ())
     ]
+
+
+def list_wait_scalars(noted: Mapping[str, Any]) -> dict[str, float]:
+    """List what a rank noted of its DataLoaders and of collections of garbage, by name of a scalar."""
+    scalars = {f"{BATCHES}{name}": value for name, value in (noted.get("batches") or {}).items()}
+    lines = noted.get("batch_lines", ())
+    for number, line in enumerate(lines if len(lines) > 1 else ()):
+        scalars |= {f"{BATCHES}{number}_{name}": value for name, value in {"ns": line["ns"], **line["workers"]}.items()}
+    scalars |= {f"{COLLECTED}{name}": value for name, value in noted.get("garbage", {}).items()}
+    return {name: float(value) for name, value in scalars.items()}
 
 
 def explain_no_samples(printed: str, code: int) -> str:

@@ -200,13 +200,13 @@ def count_call(where: str, call: str, count: float, rank: int = 0) -> dict:
 def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_samples():
     copies = [("a.py:1", "pinned", True, 4), ("", "pinned", True, 2), ("b.py:2", "pageable", True, 2)]
     summary = make_sections([*copies, ("a.py:1", "pinned", False, 2)])
-    rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2))
+    rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2, []))
     assert rows[["where", "call", "count", "time_ns"]].values.tolist() == [
         ["a.py:1", f"{READS} with item: memcpy Device-to-Host (pinned)", 3.0, 3 * MS],
         ["b.py:2", "waits for memcpy Device-to-Host (pageable)", 1.0, MS // 2],
         ["a.py:1", "memcpy Device-to-Host (pinned)", 1.0, MS // 2],
     ]
-    without = pd.DataFrame(list_calls([], summary, 2))
+    without = pd.DataFrame(list_calls([], summary, 2, []))
     assert without.set_index("where").loc["", "call"] == "waits for memcpy Device-to-Host (pinned)"
 
 
