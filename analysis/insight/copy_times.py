@@ -1,9 +1,10 @@
-"""What the lines of a script copy from and to the CPU's memory without a wait for it, by number of the line; and how
-long the calls take in captured steps that nothing slows.
+"""What the lines of a script copy from and to the CPU's memory without a wait for it, by number of the line, and which
+calls allocate GPU memory; and how long the calls take in captured steps that nothing slows.
 
 In followed steps the calls of a line are inside ranges with its number (`modules:copy N`, see `jobs.contract.ranges`).
 What is launched there are its copies: the capture shows in which direction, and whether memory is pinned. Copies that
-PyTorch waits for at once are left out: they are calls that wait (see `sync_times`).
+PyTorch waits for at once are left out: they are calls that wait (see `sync_times`). The allocator itself shows which
+lines made its calls in the last followed step, in order (see `jobs.follow.step_memory`).
 """
 
 import numpy as np
@@ -13,7 +14,12 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.modules import find_followed_steps
 from profiler_job.analysis.insight.call_stacks import find_waits_of_copies
-from profiler_job.analysis.insight.clean_calls import average_by_place, iterate_sequences, list_copies
+from profiler_job.analysis.insight.clean_calls import (
+    average_by_place,
+    iterate_sequences,
+    list_allocations,
+    list_copies,
+)
 from profiler_job.analysis.insight.sync_times import NO_LINE, list_marks, name_copy
 from profiler_job.jobs.contract.ranges import COPY
 
@@ -54,3 +60,17 @@ def _find_numbers(start: np.ndarray, marks: pd.DataFrame) -> np.ndarray:
     last = np.searchsorted(marks["start_ns"].to_numpy(), start, side="right") - 1
     until = np.r_[marks["end_ns"].to_numpy(), 0]
     return np.where(start < until[last], np.r_[marks["number"].to_numpy(), NO_LINE][last], NO_LINE)
+
+
+def time_allocations(capture: Capture, attribution: Attribution) -> pd.DataFrame:
+    """Time the calls that allocate GPU memory or free it in the last followed step of each process, in order: process,
+    name, and time_ns of the CPU in clean steps, NaN if no clean step has the same calls."""
+    calls = list_allocations(capture, attribution)
+    means = average_by_place(calls)
+    parts = [pd.DataFrame(columns=["process", "name", "time_ns", "start_ns"])]
+    last = find_followed_steps(attribution.ranges).drop_duplicates("process", keep="last")
+    for process, start, until in last.itertuples(index=False):
+        inside = calls[(calls["process"] == process) & calls["start_ns"].between(start, until - 1)]
+        for place, mine in iterate_sequences(inside.assign(step=0)):
+            parts.append(mine.assign(time_ns=means.get(place, np.nan))[parts[0].columns])
+    return pd.concat(parts).sort_values("start_ns", kind="stable", ignore_index=True)[["process", "name", "time_ns"]]

@@ -6,7 +6,7 @@ a further process. What is kept of its capture names no folder of the machine.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -129,6 +129,15 @@ def shorten_path(path: str, folder: Path) -> str:
     return str(file.relative_to(top))
 
 
+def list_noted_calls(ranks: Sequence[Mapping[str, Any]], folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """List what the ranks noted of calls by line: `syncs`, `copies` and `batches`, and `allocations` if the allocator
+    showed them. folder: of the script, to which paths are relative."""
+    calls = {"syncs": list_syncs(ranks, folder), "copies": list_copies(ranks, folder)}
+    calls |= {"batches": list_batches(ranks, folder)}
+    is_known = any(noted.get("segments") is not None for noted in ranks)
+    return calls | ({"allocations": list_allocations(ranks, folder)} if is_known else {})
+
+
 def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the calls of each rank that wait for the GPU: rank, where, function, call, number (of its marks), count (per
     step)."""
@@ -157,6 +166,20 @@ def list_copies(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[s
         }
         for noted in ranks
         for line in noted.get("copies", ())
+    ]
+
+
+def list_allocations(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """List the calls of the allocator of each rank in the last followed step, in order: rank, where, function, call."""
+    return [
+        {
+            "rank": noted["rank"],
+            "where": f"{shorten_path(made['file'], folder)}:{made['line']}" if made["file"] else "",
+            "function": made["function"],
+            "call": made["call"],
+        }
+        for noted in ranks
+        for made in noted.get("segments") or ()
     ]
 
 

@@ -62,9 +62,7 @@ from profiler_job.jobs.executor.python_samples import (
     SAMPLED,
     explain_no_samples,
     keep_samples,
-    list_batches,
-    list_copies,
-    list_syncs,
+    list_noted_calls,
     list_wait_scalars,
     measure_waiting_share,
     runs_other_threads,
@@ -203,10 +201,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         num_captured = export_capture(run, ranks)
         keep_report(run / REPORT, results / RAW / script.name)
         noted["samples"] = measure_samples(script, run, noted)
-        folder = find_folder(script)
-        calls = {"syncs": list_syncs(ranks, folder), "copies": list_copies(ranks, folder)}
-        calls |= {"batches": list_batches(ranks, folder)}
-        write_json(run / HOST_WAITS, calls | {"samples": noted["samples"]})
+        write_json(run / HOST_WAITS, list_noted_calls(ranks, find_folder(script)) | {"samples": noted["samples"]})
     elif script.trace:
         num_captured = keep_traces(draft / FOLLOWED, run, ranks)
     else:

@@ -123,5 +123,36 @@ def test_samples_name_only_copies_that_no_range_is_around():
         assert rows["time_ns"].iloc[0] == 5
 
 
+def make_allocations(tmp_path, *names, made):
+    """Two clean steps and two followed ones with these calls, of 20 µs in clean steps and 90 µs in followed ones."""
+    steps = Steps()
+    for step in range(4):
+        begin = steps.now
+        steps.step(followed=step > 1)
+        for number, name in enumerate(names):
+            at = begin + (200 + 100 * number) * US
+            steps.call(at, at + (90 if step > 1 else 10 * (number + 1)) * US, name=f"{name}_v3020")
+    steps.sqlite(tmp_path / "profile.sqlite")
+    (tmp_path / "timings.json").write_text(json.dumps({"steps": []}))
+    calls = [{"rank": 0, "where": where, "function": "f", "call": call} for where, call in made]
+    (tmp_path / "host_waits.json").write_text(json.dumps({"syncs": [], "copies": [], "allocations": calls}))
+    rows = read_waits(tmp_path)["sync_calls"]
+    return rows[["where", "call", "count", "time_ns"]].values.tolist()
+
+
+def test_allocations_have_the_lines_that_the_allocator_shows_and_the_time_of_clean_steps(tmp_path):
+    made = [("a.py:1", "cudaMalloc"), ("a.py:2", "cudaFree"), ("a.py:3", "cudaMalloc"), ("a.py:1", "cudaMalloc")]
+    assert make_allocations(tmp_path, "cudaMalloc", "cudaFree", "cudaMalloc", "cudaMalloc", made=made) == [
+        ["a.py:1", "cudaMalloc", 2, 50 * US],
+        ["a.py:3", "cudaMalloc", 1, 30 * US],
+        ["a.py:2", "cudaFree", 1, 20 * US],
+    ]
+
+
+def test_allocations_of_libraries_have_no_line_and_then_no_time_is_known(tmp_path):
+    rows = make_allocations(tmp_path, "cudaMalloc", "cudaMalloc", made=[("a.py:1", "cudaMalloc")])
+    assert rows == [["a.py:1", "cudaMalloc", 1, -1], ["", "cudaMalloc", 1, -1]]
+
+
 def test_both_sides_have_the_same_name_of_a_range():
     assert host_copies.COPY == COPY
