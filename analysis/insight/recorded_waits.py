@@ -105,8 +105,8 @@ def time_calls(counted: list[dict[str, Any]], steps: CleanSteps | None) -> list[
 
 
 def find_copies(lines: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
-    """Return rows of `sync_calls` of the copies in followed steps, but not of those that the CPU waits for. lines: those
-    that copy by a method of a tensor; other copies have no line."""
+    """Return rows of `sync_calls` of the copies in followed steps that the CPU does not wait for. lines: that copy by a
+    method of a tensor; other copies have no line."""
     if steps is None:
         return []
     processes = _list_processes(steps)
@@ -123,9 +123,9 @@ def find_copies(lines: list[dict[str, Any]], steps: CleanSteps | None) -> list[d
 
 
 def find_allocations(made: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
-    """Return rows of `sync_calls` of the calls that allocate GPU memory or free it in the last followed step. made: those
-    of PyTorch's allocator, in order; others, of libraries, have no line. If there are others, it is not known which
-    call is whose, nor how long."""
+    """Return rows of `sync_calls` of the calls that allocate GPU memory or free it in the last followed step. made:
+    calls of PyTorch's allocator, in order; others, of libraries, have no line. If there are others, it is not known
+    which call is whose, nor how long it takes."""
     if steps is None:
         return []
     times = time_allocations(steps.capture, steps.attribution)

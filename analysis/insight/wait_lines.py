@@ -90,7 +90,7 @@ def describe_lines(
 
 
 def list_loaders(scalars: Mapping[str, float]) -> list[dict[str, float]]:
-    """List what is known of each DataLoader, those of several by their number: ns, num_workers, is_pinned, worker_ns,
+    """List what is known of each DataLoader, several by their number: ns, num_workers, is_pinned, worker_ns,
     and `worker_NUMBER_ns` if it has several; nothing without one."""
     loaders: dict[int, dict[str, float]] = {}
     for name, value in scalars.items():

@@ -300,7 +300,7 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
 def _list_loader_lines(calls: pd.DataFrame) -> list[str]:
     """List the lines of the first rank that take batches of a DataLoader."""
     rows = calls[(calls["call"].astype(str) == NEXT_BATCH) & (calls["rank"] == calls["rank"].min())]
-    return rows["where"].astype(str).tolist()
+    return [str(where) for where in rows["where"]]
 
 
 def _workers_table(loaders: list[dict[str, float]], lines: list[str]) -> Table:

@@ -53,8 +53,8 @@ thread that called (see `jobs.follow.host_waits`):
 
     modules:sync 0
 
-A call that copies between the memory of the CPU and that of a GPU is inside a range with the number of its line, which
-is no module (see `jobs.follow.host_copies`):
+A call that copies between the memory of the CPU and the memory of a GPU is inside a range with the number of its line,
+which is no module (see `jobs.follow.host_copies`):
 
     modules:copy 0
 

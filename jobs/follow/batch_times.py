@@ -21,7 +21,7 @@ from .script_frames import find_own_frame
 SLOTS = 256
 """Workers have one each, by their process ids."""
 MOST_LINES = 4
-"""Lines of the script, innermost first, by which the batches of several DataLoaders are told apart."""
+"""Lines of the script, innermost first, by which several DataLoaders are kept apart."""
 Line = tuple[str, int, str]
 """File, line and function."""
 NO_LINE: Line = ("", 0, "")
@@ -83,7 +83,7 @@ class Batches:
         return {name: value / num_steps for name, value in per_step.items()} | self._describe_workers(largest)
 
     def list_loaders(self, num_steps: int) -> list[dict[str, Any]]:
-        """List the lines that take batches, and of which DataLoader, most time first: file (whole path), line,
+        """List the lines that take batches of a DataLoader, most time first: file (whole path), line,
         function, count and ns (per step), and what `_describe_workers` has."""
         rows = []
         for (_, line), times in self._merge_lines().items():
@@ -109,7 +109,7 @@ class Batches:
 
     def _describe_workers(self, times: LoaderTimes) -> dict[str, Any]:
         """Describe the workers of a DataLoader: num_workers, is_pinned, worker_ns for a batch, 0 if none was seen to
-        make one, and of several that of each, `worker_NUMBER_ns`."""
+        make one, and `worker_NUMBER_ns` of each if it has several."""
         by_worker = self.workers.measure_batches(times.workers)
         each = {f"worker_{number}_ns": ns for number, ns in by_worker.items()} if len(by_worker) > 1 else {}
         worker_ns = self.workers.measure_batch(times.workers)
@@ -161,6 +161,6 @@ class WorkerTimes:
         return {number: ns / num for number, (num, ns) in sorted(sums.items())}
 
     def _list(self, processes: Collection[int]) -> list[list[int]]:
-        """List number and time of batches and number of the worker, of those of these processes that made some."""
+        """List number and time of batches, and number of the worker, for each of these processes that made some."""
         slots = (1 + 3 * (process % SLOTS) for process in processes)
         return [found for slot in slots if (found := self.shared[slot : slot + 3].tolist())[0]]

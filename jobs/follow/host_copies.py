@@ -1,4 +1,4 @@
-"""Which line of a script copies between the memory of the CPU and that of a GPU.
+"""Which line of a script copies between the memory of the CPU and the memory of a GPU.
 
 In followed steps each call of a tensor's `to`, `cuda` or `copy_` that does so is inside a range with the number of its
 line. What the capture shows to be launched in the range are the copies of the line, with their size and the kind of

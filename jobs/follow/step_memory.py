@@ -252,7 +252,7 @@ def list_segments(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for event in events:
         if event["action"] in SEGMENT_CALLS:
-            own = next((frame for frame in event.get("frames", ()) if is_own(frame["filename"])), {})
+            own: dict[str, Any] = next((frame for frame in event.get("frames", ()) if is_own(frame["filename"])), {})
             place = {"file": own.get("filename", ""), "line": own.get("line", 0), "function": own.get("name", "")}
             rows.append({"call": SEGMENT_CALLS[event["action"]]} | place)
     return rows

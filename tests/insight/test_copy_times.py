@@ -54,10 +54,9 @@ class Steps(Export):
 
 def test_copies_have_the_number_of_the_range_around_them_and_the_time_of_clean_steps(tmp_path):
     steps = Steps()
-    for us in (10, 20):
-        steps.step((us, 1, PINNED_HOST, False), (us, 0, PAGEABLE_HOST, False), (us, 1, PINNED_HOST, False))
-    for _ in range(2):
-        steps.step((90, 1, PINNED_HOST, False), (90, 0, PAGEABLE_HOST, False), (90, 1, PINNED_HOST, False), followed=True)
+    for us in (10, 20, 90, 90):
+        copies = [(us, 1, PINNED_HOST, False), (us, 0, PAGEABLE_HOST, False), (us, 1, PINNED_HOST, False)]
+        steps.step(*copies, followed=us == 90)
     assert steps.measure(tmp_path) == [(1, TO_GPU, 2, 30), (0, PAGEABLE, 1, 15)]
 
 
