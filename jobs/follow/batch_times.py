@@ -149,8 +149,9 @@ class WorkerTimes:
 
     def measure_batch(self, processes: Collection[int]) -> float:
         """Measure how long these workers take for a batch (ns); 0 if none made one."""
-        num, ns = (sum(values) for values in zip((0, 0), *(found[:2] for found in self._list(processes))))
-        return ns / num if num else 0.0
+        slots = self._list(processes)
+        num = sum(slot[0] for slot in slots)
+        return sum(slot[1] for slot in slots) / num if num else 0.0
 
     def measure_batches(self, processes: Collection[int]) -> dict[int, float]:
         """Measure how long each of these workers takes for a batch (ns), by its number."""
@@ -162,5 +163,5 @@ class WorkerTimes:
 
     def _list(self, processes: Collection[int]) -> list[list[int]]:
         """List number and time of batches, and number of the worker, for each of these processes that made some."""
-        slots = (1 + 3 * (process % SLOTS) for process in processes)
-        return [found for slot in slots if (found := self.shared[slot : slot + 3].tolist())[0]]
+        starts = (1 + 3 * (process % SLOTS) for process in processes)
+        return [slot for start in starts if (slot := self.shared[start : start + 3].tolist())[0]]
