@@ -115,12 +115,11 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float, lines: Sequen
     loaders = list_loaders(scalars)
     if len(loaders) == 1:
         return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {_describe_loader(loaders[0])}"]
-    parts = []
+    spent = [f"In `__next__` of {format_count(len(loaders), 'DataLoader')} the CPU spends {format_time(ns)}"]
     for number, loader in enumerate(loaders):
-        where = f" in {make_printable(lines[number])}" if len(lines) == len(loaders) else ""
-        parts.append(f"{format_time(loader['ns'])}{where} ({_describe_loader(loader)})")
-    spent = f"In `__next__` of {format_count(len(loaders), 'DataLoader')} the CPU spends {format_time(ns)}"
-    return [f"{spent}: {'; '.join(parts)}"]
+        name = make_printable(lines[number]) if len(lines) == len(loaders) else f"DataLoader {number + 1}"
+        spent.append(f"{name} takes batches for {format_time(loader['ns'])}: {_describe_loader(loader)}")
+    return spent
 
 
 def _describe_loader(loader: Mapping[str, float]) -> str:

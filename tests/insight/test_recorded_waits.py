@@ -398,3 +398,41 @@ def test_a_damaged_capture_of_samples_is_a_problem_and_the_run_is_recorded(resul
     ingest(results, tmp_path / "recording", said.append, more_tables=[read_waits])
     assert store.load(tmp_path / "recording").runs["status"].tolist() == ["ok"]
     assert any("no line is known that the GPU waits for" in line for line in said)
+
+
+def add_loaders(results) -> None:
+    """Have a script take batches of two DataLoaders, copy them, and collect garbage."""
+    workers = {"num_workers": 2.0, "is_pinned": 1.0, "worker_ns": 4e6, "worker_0_ns": 3e6, "worker_1_ns": 5e6}
+    scalars = {"batches_ns": 3e6, "batches_0_ns": 2e6, "batches_1_ns": 1e6, "garbage_ns": 1e6, "garbage_num": 2.0}
+    scalars |= {f"batches_{name}": value for name, value in workers.items()}
+    scalars |= {f"batches_0_{name}": value for name, value in workers.items()}
+    scalars |= {f"batches_1_{name}": 0.0 for name in ("num_workers", "is_pinned", "worker_ns")}
+    timings = json.loads((results / RUN / "timings.json").read_text())
+    timings["figures"] = [{"rank": 0, "figure": name, "unit": "", "value": scalars[name]} for name in scalars]
+    (results / RUN / "timings.json").write_text(json.dumps(timings))
+    noted = json.loads((results / RUN / "host_waits.json").read_text())
+    test = noted["batches"][0] | {"where": "test.py:40", "time_ns": MS}
+    noted["batches"] = [noted["batches"][0] | {"time_ns": 2 * MS}, test]
+    (results / RUN / "host_waits.json").write_text(json.dumps(noted))
+
+
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_the_page_keeps_loaders_apart_and_names_garbage_without_samples(results, tmp_path, with_samples):
+    add_loaders(results)
+    if not with_samples:
+        (results / RUN / "samples.sqlite").unlink()
+    ingest(results, tmp_path / "recording", more_tables=[read_waits])
+    answers = answer_script(store.load(tmp_path / "recording"))
+    lines = answers.of_script.facts["waits"]
+    (number,) = (number for number, line in enumerate(lines) if "2 DataLoaders" in line)
+    first, second = lines[number + 1 : number + 3]
+    assert "train.py:12" in first and "2.00 ms" in first and "2 workers" in first
+    assert "test.py:40" in second and "1.00 ms" in second and "pageable" in second
+    rows = answers.of_script.tables["workers"].rows
+    assert rows[["where", "worker", "batch_ns"]].values.tolist() == [
+        ["train.py:12", 0, 3 * MS],
+        ["train.py:12", 1, 5 * MS],
+    ]
+    assert any("garbage" in line for line in lines)
+    assert answers.of_script.facts["worker_ns"] is None, "two loaders have no common time"
+    assert first.replace(" ", "") in re.sub(r"\s", "", format_findings(answers, 100))

@@ -427,9 +427,8 @@ def test_each_of_several_loaders_is_described_with_its_line():
     loaders = wait_lines.list_loaders(scalars)
     assert [loader["num_workers"] for loader in loaders] == [2, 0]
     assert wait_lines.list_workers(loaders[0]) == {0: 3e6, 1: 5e6} and not wait_lines.list_workers(loaders[1])
-    (of_page,) = wait_lines.describe_batches(scalars, 1e7, ["train.py:4", "train.py:9"])
-    for line in (printed, of_page):
-        first, second = line.split("; ")
+    of_page = wait_lines.describe_batches(scalars, 1e7, ["train.py:4", "train.py:9"])
+    for first, second in (printed.split("; "), of_page[1:]):
         assert "train.py:4" in first and "2 workers" in first and "train.py:9" in second and "2.00 ms" in second
     alone = noted | {"batch_lines": lines[:1]}
     assert not [name for name in python_samples.list_wait_scalars(alone) if name.startswith("batches_0_")]
