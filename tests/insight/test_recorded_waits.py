@@ -221,13 +221,18 @@ def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tm
 
 
 def test_without_captures_nothing_of_the_steps_with_samples_is_published(results, recording, tmp_path):
+    """What reads a value is counted by PyTorch; what it copies, and how long that takes, is of the capture."""
+    noted = json.loads((results / RUN / "host_waits.json").read_text())
+    noted["syncs"].append(noted["syncs"][0] | {"where": "train.py:8", "call": f"{READS} with item"})
+    (results / RUN / "host_waits.json").write_text(json.dumps(noted))
     assert recording.figures["figure"].astype(str).str.startswith("python_samples_").any()
     options = {"with_captures": False, "more_tables": [read_waits]}
     folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
     kept = store.load(folder)
-    assert kept.sync_calls[["where", "call"]].values.tolist() == [
-        ["train.py:16", "synchronize"],
-        ["train.py:12", NEXT_BATCH],
+    assert kept.sync_calls[["where", "call", "time_ns"]].values.tolist() == [
+        ["train.py:16", "synchronize", -1],
+        ["train.py:8", f"{READS} with item", -1],
+        ["train.py:12", NEXT_BATCH, 3 * MS],
     ]
     assert not kept.figures["figure"].astype(str).str.startswith("python_samples_").any()
     assert not len(kept.waits)
