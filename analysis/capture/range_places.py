@@ -109,10 +109,10 @@ def place_ranges(ranges: pd.DataFrame, nesting: Nesting, chosen: Mapping[str, st
 
 
 def _parse_modules(names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return for each name whether it names a module (bool), or a call of a graph inside one (bool), and its part of a
-    module's path."""
+    """Return for each name whether it names a module (bool), or a call of a graph, a copy or a collection inside one
+    (bool), and its part of a module's path."""
     own_module = [parse_module(text) for text in names]
-    is_call = [text.startswith(vocabulary.CALL) for text in names]
+    is_call = [text.startswith((vocabulary.CALL, vocabulary.COPY, vocabulary.GARBAGE_RANGE)) for text in names]
     below_phase = [text if own is None else own for text, own in zip(names, own_module)]
     return np.array([own is not None for own in own_module], bool), np.array(is_call, bool), below_phase
 

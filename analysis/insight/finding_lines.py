@@ -27,7 +27,8 @@ def describe_findings(table: pd.DataFrame) -> list[str]:
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
         values = {"time": format_time(finding.time_ns), "share": format_cell("share", finding.share)}
-        values |= {f"{noun}s": format_count(finding.count, noun) for noun in ("kernel", "operation", "call", "break")}
+        nouns = ("kernel", "operation", "call", "break", "collection")
+        values |= {f"{noun}s": format_count(finding.count, noun) for noun in nouns}
         evidence = f" ({_shorten_evidence(make_printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines

@@ -21,6 +21,7 @@ from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
 from profiler_job.analysis.capture.graph_breaks import find_breaks
+from profiler_job.analysis.insight.garbage_times import measure_collections
 from profiler_job.analysis.insight.section_columns import ELAPSED, GPU_SPAN, KERNEL_TIME, SECTIONS
 from profiler_job.analysis.reference import cuda_api, gemm_names
 from profiler_job.analysis.reference.kernel_names import shorten
@@ -99,6 +100,10 @@ FINDING_KINDS = {
         "GPU time in which nothing runs where torch.compile breaks a graph",
         "the GPU idles where torch.compile breaks its graphs: {time}, {share} of the GPU's span, {breaks}",
     ),
+    "garbage": FindingKind(
+        "GPU time in which nothing runs while Python collects garbage",
+        "the GPU idles while Python collects garbage: {time}, {share} of the GPU's span, {collections}",
+    ),
     "tiny_kernels": FindingKind(
         "launch calls where most kernels are shorter than a launch takes",
         "launching takes longer than running, for {kernels}: {time}, {share} of elapsed time, in launch calls",
@@ -106,7 +111,7 @@ FINDING_KINDS = {
 }
 KINDS = {name: kind.what for name, kind in FINDING_KINDS.items()}
 SENTENCES = {name: kind.sentence for name, kind in FINDING_KINDS.items() if kind.sentence}
-OF_IDLE_TIME = ("idle", "tiny_kernels", "graph_breaks")
+OF_IDLE_TIME = ("idle", "tiny_kernels", "graph_breaks", "garbage")
 """Findings that need the whole time line of a GPU."""
 
 COLUMNS = SECTIONS["findings"]
@@ -161,6 +166,7 @@ def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
             *_find_in_calls(capture, attribution),
             *_find_tiny_kernels(capture, attribution, gpus),
             *_find_graph_breaks(capture, attribution, int(gpus["span_ns"].sum())),
+            *_find_garbage(capture, int(gpus["span_ns"].sum())),
         ]
     )
 
@@ -524,3 +530,9 @@ def _find_graph_breaks(capture: Capture, attribution: Attribution, span_ns: int)
         yield Finding(
             "graph_breaks", sum(graph_break.idle_ns for graph_break in breaks), span_ns, GPU_SPAN, len(breaks), evidence
         )
+
+
+def _find_garbage(capture: Capture, span_ns: int) -> Iterator[Finding]:
+    idle_ns, num, cpu_ns = measure_collections(capture)
+    if num:
+        yield Finding("garbage", idle_ns, span_ns, GPU_SPAN, num, f"collections take the CPU {format_time(cpu_ns)}")

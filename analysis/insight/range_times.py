@@ -52,11 +52,12 @@ def summarise_ranges(
 
 def _mark_notes(ranges: pd.DataFrame) -> np.ndarray:
     """Mark the ranges in which `profile` has written what graphs hold, in which nothing runs, and which are called, and
-    after which calls that wait for the GPU."""
+    those of single calls that wait for the GPU or copy."""
     paths = ranges["path"].cat
     texts = paths.categories.astype(str)
     notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
-    notes |= texts.str.contains(rf"(?:^|/)(?:{vocabulary.CALL}|{vocabulary.SYNC})\d+(?:{vocabulary.BROKEN})?$")
+    calls = "|".join((vocabulary.CALL, vocabulary.SYNC, vocabulary.COPY))
+    notes |= texts.str.contains(rf"(?:^|/)(?:{calls})\d+(?:{vocabulary.BROKEN})?$")
     return np.asarray(notes, bool)[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 
 

@@ -18,6 +18,7 @@ from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
 from profiler_job.analysis.changes.evidence import KEPT_PARTS
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
+from profiler_job.analysis.insight.copy_times import measure_marked_copies, time_allocations
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.insight.sync_times import NO_LINE, measure_sync_times, name_copy, name_waited_copies
@@ -46,18 +47,21 @@ class CleanSteps(NamedTuple):
 def read_waits(run: Path) -> dict[str, pd.DataFrame]:
     """Read the tables `waits`, `wait_stacks`, `sync_calls` and `figures` (without run_id) of the run in a folder; {} if
     nothing was counted. Raises ExportError."""
-    noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {"syncs": []}
-    steps = read_clean_steps(run) if noted["syncs"] or (run / SAMPLES).is_file() else None
-    calls, batches = time_calls(noted["syncs"], steps), noted.get("batches", [])
-    tables = {"sync_calls": pd.DataFrame(calls + batches)} if calls + batches else {}
+    noted = load_json(run / HOST_WAITS) if (run / HOST_WAITS).is_file() else {}
+    is_marked = bool(noted.get("syncs")) or "copies" in noted
+    steps = read_clean_steps(run) if is_marked or (run / SAMPLES).is_file() else None
+    calls, batches = time_calls(noted.get("syncs", []), steps), noted.get("batches", [])
+    copies = find_copies(noted["copies"], steps) if "copies" in noted else []
+    copies += find_allocations(noted["allocations"], steps) if "allocations" in noted else []
+    tables = {"sync_calls": pd.DataFrame(every)} if (every := [*calls, *copies, *batches]) else {}
     if not (run / SAMPLES).is_file():
         return tables
     summary = summarise(read(run / SAMPLES, details=False), clean=(clean := find_clean_gaps(run, steps)))
     facts = summary.capture
     num = facts["num_sampled_steps"] or 1
     rows = summary.sections["waits"]
-    if calls := list_calls(calls, summary, num) + batches:
-        tables["sync_calls"] = pd.DataFrame(calls)
+    if every := [*list_calls(calls, summary, num, copies), *batches]:
+        tables["sync_calls"] = pd.DataFrame(every)
     if not len(rows):
         return tables
     rows = rows[rows["share"].astype(float) >= LEAST_SHARE].astype({"share": float})
@@ -88,9 +92,9 @@ def time_calls(counted: list[dict[str, Any]], steps: CleanSteps | None) -> list[
     copies: dict[int, dict[int, list[str]]] = {}
     processes: dict[int, int] = {}
     if steps is not None and counted:
-        ranges, times = steps.attribution.ranges, measure_sync_times(steps.capture, steps.attribution)
+        times = measure_sync_times(steps.capture, steps.attribution)
         copies = name_waited_copies(steps.capture, steps.attribution)
-        processes = dict(enumerate(processes_by_rank(ranges).tolist(), start=first_rank(ranges)))
+        processes = _list_processes(steps)
     rows = []
     for call in counted:
         process, number = processes.get(call["rank"], -1), call.get("number", NO_LINE)
@@ -100,16 +104,64 @@ def time_calls(counted: list[dict[str, Any]], steps: CleanSteps | None) -> list[
     return rows
 
 
+def find_copies(lines: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
+    """Return rows of `sync_calls` of the copies in followed steps that the CPU does not wait for. lines: that copy by a
+    method of a tensor; other copies have no line."""
+    if steps is None:
+        return []
+    processes = _list_processes(steps)
+    ranks = {process: rank for rank, process in processes.items()}
+    known = {(line["rank"], line["number"]): (line["where"], line["function"]) for line in lines}
+    rows = []
+    for copy in measure_marked_copies(steps.capture, steps.attribution).itertuples(index=False):
+        rank = ranks.get(copy.process, 0)
+        where, function = known.get((rank, copy.number), ("", ""))
+        time_ns = -1 if np.isnan(copy.time_ns) else round(copy.time_ns)
+        place = {"rank": rank, "where": where, "function": function}
+        rows.append(place | {"call": copy.text, "count": copy.count, "time_ns": time_ns})
+    return rows
+
+
+def find_allocations(made: list[dict[str, Any]], steps: CleanSteps | None) -> list[dict[str, Any]]:
+    """Return rows of `sync_calls` of the calls that allocate GPU memory or free it in the last followed step. made:
+    calls of PyTorch's allocator, in order; others, of libraries, have no line. If there are others, it is not known
+    which call is whose, nor how long it takes."""
+    if steps is None:
+        return []
+    times = time_allocations(steps.capture, steps.attribution)
+    rows = []
+    for rank, process in _list_processes(steps).items():
+        for name, of_name in times[times["process"] == process].groupby("name", sort=False)["time_ns"]:
+            calls = [(call["where"], call["function"]) for call in made if (call["rank"], call["call"]) == (rank, name)]
+            missing = len(of_name) - len(calls)
+            frame = pd.DataFrame(calls + [("", "")] * max(missing, 0), columns=["where", "function"])
+            frame["time_ns"] = of_name.to_numpy(float) if missing == 0 else np.nan
+            for (where, function), mine in frame.groupby(["where", "function"], sort=False)["time_ns"]:
+                time_ns = mine.sum(skipna=False)
+                place = {"rank": rank, "where": where, "function": function, "call": name, "count": float(len(mine))}
+                rows.append(place | {"time_ns": -1 if np.isnan(time_ns) else round(time_ns)})
+    return rows
+
+
+def _list_processes(steps: CleanSteps) -> dict[int, int]:
+    """List the process of each rank."""
+    ranges = steps.attribution.ranges
+    return dict(enumerate(processes_by_rank(ranges).tolist(), start=first_rank(ranges)))
+
+
 def _add_copies(call: dict[str, Any], texts: list[str]) -> dict[str, Any]:
     """Add to a row of `sync_calls` what it copies, unless that is known."""
     is_open = call["call"].startswith(READS) and ": " not in call["call"]
     return call | {"call": f"{call['call']}: {', '.join(texts)}"} if texts and is_open else call
 
 
-def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) -> list[dict[str, Any]]:
+def list_calls(
+    counted: list[dict[str, Any]], summary: Summary, num_steps: int, copied: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """List the calls of a step that wait for the GPU, copy from or to the host or allocate, by line, as rows of
     `sync_calls`. counted: rows of those that were counted inside the script; samples show them once more, which adds
-    what they copy if followed steps do not show it, but no row."""
+    what they copy if followed steps do not show it, but no row. copied: rows of `find_copies` and
+    `find_allocations`; samples may name the lines of those that have none."""
     copies = summary.sections["copy_lines"]
     texts = [name_copy(row.operation, row.host_memory) for row in copies.itertuples()]
     copies = copies.assign(text=pd.Series(texts, index=copies.index, dtype=object))
@@ -123,10 +175,14 @@ def list_calls(counted: list[dict[str, Any]], summary: Summary, num_steps: int) 
         is_alone = alone[where, call["rank"]] == 1
         rows.append(_add_copies(call, [in_line[where]] if is_alone and where in in_line.index else []))
     is_counted = waited["where"].isin(reads | {""}) if reads else waited["where"].isin(reads)
-    others = waited[~is_counted]
-    named = [(f"{WAITED} {row.text}", row) for row in others.itertuples()]
-    named += [(row.text, row) for row in copies.drop(waited.index).itertuples()]
-    named += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples()]
+    named = [(f"{WAITED} {row.text}", row) for row in waited[~is_counted].itertuples()]
+    marked = {(row["where"], row["call"]) for row in copied if row["where"]}
+    is_open = {row["call"] for row in copied if not row["where"]}
+    is_known = {text for _, text in marked} - is_open  # all such calls have a line
+    others = [(row.text, row) for row in copies.drop(waited.index).itertuples()]
+    others += [(row.call, row) for row in summary.sections["allocation_lines"].itertuples()]
+    named += [(text, row) for text, row in others if text not in is_known and (row.where, text) not in marked]
+    rows += [row for row in copied if row["where"]]
     for name, row in named:
         time_ns = -1 if np.isnan(row.time_ns) else round(row.time_ns / num_steps)
         place = {"rank": 0, "where": row.where, "function": row.function}

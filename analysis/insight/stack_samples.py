@@ -7,8 +7,8 @@ import pandas as pd
 
 from profiler_job.analysis.capture import intervals
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id, get_thread_id
+from profiler_job.analysis.insight.garbage_times import list_collections
 from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, SLEEP
-from profiler_job.jobs.contract.ranges import GARBAGE_RANGE
 
 LONGEST_NS = 100_000_000
 """A sample says nothing about later moments than this."""
@@ -48,9 +48,8 @@ class StackSamples:
         }
         self.main = _find_main_threads(frame, capture.api)
         self._lock_waits = capture.lock_waits
-        collections = capture.ranges[capture.ranges["name"].astype(str).str.startswith(GARBAGE_RANGE)]
         self._states = (
-            ("process", STATES.index(GARBAGE), collections),
+            ("process", STATES.index(GARBAGE), list_collections(capture.ranges)),
             ("sampled", STATES.index(LOCK), self._lock_waits),
             ("sampled", STATES.index(SLEEP), pauses),
         )

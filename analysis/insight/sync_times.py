@@ -66,7 +66,7 @@ def name_copy(operation: str, host_memory: str) -> str:
 
 def _iterate_followed(capture: Capture, attribution: Attribution) -> Iterator[tuple[Place, pd.DataFrame, list[int]]]:
     """Yield the waiting calls of each thread in each followed step, and the number of the line of each."""
-    calls, marks = _list_calls(capture, attribution), _list_marks(attribution.ranges)
+    calls, marks = _list_calls(capture, attribution), list_marks(attribution.ranges, SYNC)
     for number, (process, start, end) in enumerate(find_followed_steps(attribution.ranges).itertuples(index=False)):
         inside, noted = (
             rows[(rows["process"] == process) & (rows["start_ns"] >= start) & (rows["start_ns"] < end)]
@@ -87,12 +87,13 @@ def _list_calls(capture: Capture, attribution: Attribution) -> pd.DataFrame:
     return calls.sort_values("start_ns", kind="stable")
 
 
-def _list_marks(ranges: pd.DataFrame) -> pd.DataFrame:
-    """List the marks, by start: process, thread, start_ns, number."""
+def list_marks(ranges: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """List the ranges that are called `prefix` and a number, by start: process, thread, start_ns, end_ns, number."""
     names = ranges["name"].astype(str)
-    marks = ranges[names.str.fullmatch(rf"{SYNC}\d{{1,9}}")]
-    number = marks["name"].astype(str).str.removeprefix(SYNC).astype(int)
-    return marks.assign(number=number)[["process", "thread", "start_ns", "number"]].sort_values("start_ns")
+    marks = ranges[names.str.fullmatch(rf"{prefix}\d{{1,9}}")]
+    number = marks["name"].astype(str).str.removeprefix(prefix).astype(int)
+    columns = ["process", "thread", "start_ns", "end_ns", "number"]
+    return marks.assign(number=number)[columns].sort_values("start_ns", kind="stable")
 
 
 def _find_lines(calls: pd.DataFrame, marks: pd.DataFrame) -> list[int]:

@@ -1,7 +1,7 @@
 """What the GPU waits for, line by line of the script, in sentences."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +11,8 @@ import pandas as pd
 from profiler_job.analysis.changes.waiting_lines import LEAST_SHARE, MOST_LINES
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
-from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
-from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
+from profiler_job.analysis.reference.python_libraries import DO, GARBAGE, LOCK, LOGGING, PRINTING
+from profiler_job.jobs.contract.messages import BATCHES, COLLECTED, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share, format_time
@@ -25,7 +25,7 @@ from profiler_job.jobs.contract.step_limit import (
     SYNCHRONISATION,
     StepLimit,
 )
-from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.contract.words import format_count, inflect
 
 PART = "part: "
 """After SAMPLED: the share of the waiting of a part of `wait_parts`."""
@@ -89,27 +89,57 @@ def describe_lines(
     return lines
 
 
-def list_workers(scalars: Mapping[str, float]) -> dict[int, float]:
+def list_loaders(scalars: Mapping[str, float]) -> list[dict[str, float]]:
+    """List what is known of each DataLoader, several by their number: ns, num_workers, is_pinned, worker_ns,
+    and `worker_NUMBER_ns` if it has several; nothing without one."""
+    loaders: dict[int, dict[str, float]] = {}
+    for name, value in scalars.items():
+        if match := re.fullmatch(rf"{BATCHES}(?:(\d+)_)?([a-z]\w*)", name):
+            loaders.setdefault(-1 if match[1] is None else int(match[1]), {})[match[2]] = value
+    together = loaders.pop(-1, {})
+    return [loaders[number] for number in sorted(loaders)] or [together] * bool(together)
+
+
+def list_workers(loader: Mapping[str, float]) -> dict[int, float]:
     """List the time of each worker of a DataLoader for a batch (ns), by its number; {} unless it has several."""
-    numbers = {name: re.fullmatch(rf"{BATCHES}worker_(\d+)_ns", name) for name in scalars}
-    return {int(match[1]): scalars[name] for name, match in numbers.items() if match}
+    numbers = {name: re.fullmatch(r"worker_(\d+)_ns", name) for name in loader}
+    return {int(match[1]): loader[name] for name, match in numbers.items() if match}
 
 
-def describe_batches(scalars: Mapping[str, float], step_ns: float) -> list[str]:
-    """Describe how long a step without a profiler waits for the batches of its DataLoader; nothing below LEAST_PART."""
+def describe_batches(scalars: Mapping[str, float], step_ns: float, lines: Sequence[str] = ()) -> list[str]:
+    """Describe how long a step without a profiler waits for the batches of its DataLoaders; nothing below LEAST_PART.
+    lines: that take batches, in the order of `list_loaders`."""
     ns = scalars.get(f"{BATCHES}ns", 0.0)
     if ns < LEAST_PART * step_ns:
         return []
-    workers = format_count(int(scalars[f"{BATCHES}num_workers"]), "worker")
-    memory = "pinned" if scalars[f"{BATCHES}is_pinned"] else "pageable"
-    worker_ns = scalars.get(f"{BATCHES}worker_ns", 0.0)
-    each = list_workers(scalars)
+    loaders = list_loaders(scalars)
+    if len(loaders) == 1:
+        return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {_describe_loader(loaders[0])}"]
+    spent = [f"In `__next__` of {format_count(len(loaders), 'DataLoader')} the CPU spends {format_time(ns)}"]
+    for number, loader in enumerate(loaders):
+        name = make_printable(lines[number]) if len(lines) == len(loaders) else f"DataLoader {number + 1}"
+        spent.append(f"{name} takes batches for {format_time(loader['ns'])}: {_describe_loader(loader)}")
+    return spent
+
+
+def _describe_loader(loader: Mapping[str, float]) -> str:
+    workers = format_count(int(loader["num_workers"]), "worker")
+    memory = "pinned" if loader["is_pinned"] else "pageable"
+    each = list_workers(loader)
     ends = [f"{format_time(ns)} in worker {number}" for ns, number in sorted((ns, n) for n, ns in each.items())]
     between = f" ({ends[0]} to {ends[-1]})" if ends else ""
-    makes = (
-        f". A worker, which is not sampled, takes {format_time(worker_ns)} for a batch{between}" if worker_ns else ""
-    )
-    return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {workers}, {memory} memory{makes}"]
+    takes = f". A worker, which is not sampled, takes {format_time(loader.get('worker_ns', 0.0))} for a batch{between}"
+    return f"{workers}, {memory} memory{takes if loader.get('worker_ns') else ''}"
+
+
+def describe_collections(scalars: Mapping[str, float], step_ns: float) -> list[str]:
+    """Describe how long Python collects garbage in a step, where no sample shows it; nothing below LEAST_PART."""
+    ns, is_sampled = scalars.get(f"{COLLECTED}ns", 0.0), f"{SAMPLED}{PART}{GARBAGE}" in scalars
+    if ns < LEAST_PART * step_ns or is_sampled:
+        return []
+    num = scalars[f"{COLLECTED}num"]
+    often = f"{num:.2g} {inflect(num, 'time')}"
+    return [f"Python collects garbage {often} a step, which takes the CPU {format_time(ns)}: {DO[GARBAGE]}"]
 
 
 def scale_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> pd.DataFrame:
@@ -175,20 +205,23 @@ def list_part_shares(scalars: Mapping[str, float]) -> dict[str, float]:
     return {name.removeprefix(start): value for name, value in scalars.items() if name.startswith(start)}
 
 
-def describe_recorded_waits(rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None) -> list[str]:
+def describe_recorded_waits(
+    rows: pd.DataFrame, scalars: Mapping[str, float], limit: StepLimit | None, loaders: Sequence[str] = ()
+) -> list[str]:
     """Describe which lines the GPU waits for in a step of a script. rows: its table `waits`; scalars: of
-    `recorded_waits`; limit: of the step without a profiler. Nothing without samples."""
-    if not len(rows):
-        return []
+    `recorded_waits`; limit: of the step without a profiler; loaders: lines that take batches of a DataLoader. Without
+    samples only what the script itself shows: batches, and collections of garbage."""
     sampled = {name.removeprefix(SAMPLED): value for name, value in scalars.items() if name.startswith(SAMPLED)}
-    waiting, step = sampled["waiting_ns"], sampled["step_ns"]
-    if limit is not None:
-        waiting, step = measure_waiting(rows, limit), limit.step_ns
+    step = limit.step_ns if limit is not None else sampled.get("step_ns", 0.0)
+    of_script = [*describe_batches(scalars, step, loaders), *describe_collections(scalars, step)] if step else []
+    if not len(rows):
+        return of_script
+    waiting = measure_waiting(rows, limit) if limit is not None else sampled["waiting_ns"]
     rows = scale_waits(rows.astype({"where": str, "function": str, "below": str, "do": str}), scalars, limit)
     if waiting < LEAST_WAIT * step:
-        return [describe_no_waiting(waiting, step), *describe_batches(scalars, step)]
+        return [describe_no_waiting(waiting, step), *of_script]
     lines = describe_lines(rows, waiting, step, sampled["covered"], is_step=True)
-    lines += [*describe_parts(list_part_shares(scalars), waiting, step), *describe_batches(scalars, step)]
+    lines += [*describe_parts(list_part_shares(scalars), waiting, step), *of_script]
     if limit is not None and (copies := float(rows["copies_ns"].sum())) >= LEAST_PART * step:
         lines.append(
             f"{format_time(copies)} of it are copies from and to the CPU's memory: the limit has them as memory"

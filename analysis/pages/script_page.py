@@ -17,6 +17,7 @@ from profiler_job.analysis.insight.wait_causes import name_causes
 from profiler_job.analysis.insight.wait_lines import (
     describe_recorded_waits,
     find_causes,
+    list_loaders,
     list_workers,
     scale_waits,
     select_scalars,
@@ -32,7 +33,7 @@ from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.show.wait_stacks import TITLE, tabulate_stacks
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.messages import BATCHES, NEXT_BATCH, OVER_STEP
+from profiler_job.jobs.contract.messages import NEXT_BATCH, OVER_STEP
 from profiler_job.jobs.contract.step_limit import CPU, StepLimit, describe_limit, describe_parts
 
 OUTSIDE_PHASES = "other"
@@ -59,11 +60,12 @@ def answer(
         limit = find_causes(limit, waits)
     communication, findings = sum_by_gpu(kernels, runs), run_limit.find(kernels, memops)
     causes = Causes(list_late_kernels(kernels, runs), waits, len(communication))
+    loaders, lines_of_loaders = list_loaders(scalars), _list_loader_lines(sync_calls)
     facts = {
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "insight": interpret_run(frames.parts, communication, findings, [], limit, causes),
-        "waits": describe_recorded_waits(waits, scalars, limit),
-        "worker_ns": scalars.get(f"{BATCHES}worker_ns"),
+        "waits": describe_recorded_waits(waits, scalars, limit, lines_of_loaders),
+        "worker_ns": loaders[0].get("worker_ns") if len(loaders) == 1 else None,
         "compiling": describe_compiling(compile_notes, scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
@@ -78,7 +80,8 @@ def answer(
     stacks = _scale_stacks(wait_stacks, waits, scaled)
     facts["stacks"] = stacks[stacks["wait_ns"] > 0]  # a step without a profiler may wait for nothing
     scaled = scaled[scaled["wait_ns"] > 0]
-    waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"]), _workers_table(list_workers(scalars))]
+    waited = [*_wait_tables(scaled, sync_calls), _stack_table(facts["stacks"])]
+    waited.append(_workers_table(loaders, lines_of_loaders))
     tables = [*_tables(frames), *waited, *build_memory_tables(scalars)]
     tables.append(build_breaks_table(compile_notes))
     claims = [*_claims(frames, scalars, limit), _claim_waits(scaled)]
@@ -294,12 +297,28 @@ def _call_tables(calls: pd.DataFrame) -> list[Table]:
     ]
 
 
-def _workers_table(workers: dict[int, float]) -> Table:
+def _list_loader_lines(calls: pd.DataFrame) -> list[str]:
+    """List the lines of the first rank that take batches of a DataLoader."""
+    rows = calls[(calls["call"].astype(str) == NEXT_BATCH) & (calls["rank"] == calls["rank"].min())]
+    return [str(where) for where in rows["where"]]
+
+
+def _workers_table(loaders: list[dict[str, float]], lines: list[str]) -> Table:
+    is_known = len(lines) == len(loaders) > 1
+    rows = [
+        {"where": lines[place] if is_known else "", "worker": worker, "batch_ns": ns}
+        for place, loader in enumerate(loaders)
+        for worker, ns in sorted(list_workers(loader).items())
+    ]
     return Table(
         "workers",
         "Workers of a DataLoader",
-        (Column("worker", "worker"), Column("batch_ns", "a batch", "ms")),
-        pd.DataFrame(sorted(workers.items()), columns=["worker", "batch_ns"]),
+        (
+            *[Column("where", "line", "code")] * is_known,
+            Column("worker", "worker"),
+            Column("batch_ns", "a batch", "ms"),
+        ),
+        pd.DataFrame(rows, columns=["where", "worker", "batch_ns"]),
     )
 
 

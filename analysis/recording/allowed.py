@@ -79,13 +79,28 @@ def _drop_capture(name: str, table: pa.Table) -> pa.Table:
     if name == "steps":
         return table.filter(pc.not_equal(table["collector"].cast(pa.string()), "nsys"))
     if name == "sync_calls":
-        return table.filter(pc.is_in(table["call"].cast(pa.string()), pa.array([*COUNTED_CALLS, NEXT_BATCH])))
+        return _drop_captured_calls(table)
     if name == "figures":
         return table.filter(pc.invert(pc.starts_with(table["figure"].cast(pa.string()), SAMPLED)))
     if name == "runs":
         none = pa.array([0] * table.num_rows, pa.int64())
         return table.set_column(table.column_names.index("profiled_steps"), "profiled_steps", none)
     return table
+
+
+def _drop_captured_calls(table: pa.Table) -> pa.Table:
+    """Keep the calls that the script itself shows. What they copy and how long they take is of the capture, but for
+    batches of a DataLoader."""
+    calls = pc.list_element(pc.split_pattern(table["call"].cast(pa.string()), ": ", max_splits=1), 0)
+    is_batch = pc.equal(calls, NEXT_BATCH)
+    kept = is_batch
+    for name in COUNTED_CALLS:
+        kept = pc.or_(kept, pc.starts_with(calls, name))
+    table = table.set_column(table.column_names.index("call"), "call", calls.dictionary_encode())
+    if "time_ns" in table.column_names:
+        times = pc.if_else(is_batch, table["time_ns"], pa.scalar(-1, pa.int64()))
+        table = table.set_column(table.column_names.index("time_ns"), "time_ns", times)
+    return table.filter(kept)
 
 
 def _convert_column(table: pa.Table, name: str, column: str, file: Path) -> pa.Array | None:

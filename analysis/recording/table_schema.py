@@ -353,8 +353,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "category",
             "synchronize | reads a value or copies, with what, and the copies that it waits for (both counted exactly) "
             "| waits for a copy | a copy from or to the host that the CPU does not wait for, with the kind of "
-            "its memory | a CUDA function that allocates or frees (these by samples, of all ranks) | __next__ of a "
-            "DataLoader, in steps without a profiler",
+            "its memory | a CUDA function that allocates or frees (both in followed steps, or by samples of all ranks) "
+            "| __next__ of a DataLoader, in steps without a profiler",
         ),
         Column("count", "float64", "calls in a step"),
         Column(

@@ -1,12 +1,13 @@
 """What a reader has to know of a script that was measured: what its steps are, and what is not known."""
 
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from profiler_job.jobs.contract.compiling import Compiling
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
-from profiler_job.jobs.contract.words import format_count
+from profiler_job.jobs.contract.words import format_count, inflect
 from profiler_job.jobs.executor.script_loops import choose_loops, describe_loop
 from profiler_job.jobs.executor.script_memory import list_savings, name_kind
 
@@ -28,6 +29,7 @@ def describe_script(noted: dict[str, Any]) -> list[str]:
         *describe_captured(noted),
         *describe_other_loops(noted),
         *describe_batches(noted),
+        *describe_collections(noted),
         *describe_samples(noted),
     ]
 
@@ -57,21 +59,39 @@ def describe_memory(noted: dict[str, Any]) -> list[str]:
 
 
 def describe_batches(noted: dict[str, Any]) -> list[str]:
-    """Return a line on the time that a step waits for its DataLoader, if that is LEAST_WAIT of a step without a
+    """Return a line on the time that a step waits for its DataLoaders, if that is LEAST_WAIT of a step without a
     profiler."""
     if not (batches := noted.get("batches")):
         return []
-    walls = [step["wall_ns"] for step in noted["steps"]]
-    if batches["ns"] < LEAST_WAIT * median(walls):
+    step_ns = median(step["wall_ns"] for step in noted["steps"])
+    if batches["ns"] < LEAST_WAIT * step_ns:
         return []
-    workers = format_count(batches["num_workers"], "worker") if batches["num_workers"] else "no workers"
-    memory = "pinned" if batches["is_pinned"] else "pageable"
-    take = "takes" if batches["num_workers"] == 1 else "take"
-    each = f" that {take} {format_time(batches['worker_ns'])} for a batch" if batches.get("worker_ns") else ""
-    return [
-        f"the DataLoader takes {format_time(batches['ns'])} of a step of {format_time(median(walls))}, with {workers}"
-        f"{each} and {memory} memory"
+    spent = f"{format_time(batches['ns'])} of a step of {format_time(step_ns)}"
+    if len(lines := noted.get("batch_lines", ())) < 2:
+        return [f"the DataLoader takes {spent}, with {describe_workers(batches)}"]
+    parts = [
+        f"{format_time(line['ns'])} in {make_printable(Path(line['file']).name)}:{line['line']} with "
+        f"{describe_workers(line['workers'])}"
+        for line in lines
     ]
+    return [f"{format_count(len(lines), 'DataLoader')} take {spent}: {'; '.join(parts)}"]
+
+
+def describe_workers(loader: dict[str, Any]) -> str:
+    workers = format_count(loader["num_workers"], "worker") if loader["num_workers"] else "no workers"
+    memory = "pinned" if loader["is_pinned"] else "pageable"
+    take = "takes" if loader["num_workers"] == 1 else "take"
+    each = f" that {take} {format_time(loader['worker_ns'])} for a batch" if loader.get("worker_ns") else ""
+    return f"{workers}{each} and {memory} memory"
+
+
+def describe_collections(noted: dict[str, Any]) -> list[str]:
+    """Return a line on Python's collections of garbage, if they take LEAST_WAIT of a captured step."""
+    garbage, walls = noted.get("garbage"), noted.get("captured_ns")
+    if not garbage or not walls or garbage["ns"] < LEAST_WAIT * median(walls):
+        return []
+    often = f"{garbage['num']:.2g} {inflect(garbage['num'], 'time')}"
+    return [f"Python collects garbage {often} a step, which takes the CPU {format_time(garbage['ns'])}"]
 
 
 def describe_samples(noted: dict[str, Any]) -> list[str]:

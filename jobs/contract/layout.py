@@ -10,7 +10,7 @@ RESULTS/<sweep>/sweep.json            the sweep as planned
                                       timings-1.json, timings-2.json ...
                         /profile.sqlite, log.txt, nsys.log; a run on several machines adds profile-1.sqlite ...
                         /samples.sqlite, a capture of further steps with samples of Python;
-                        /host_waits.json, its calls that wait for the GPU
+                        /host_waits.json, calls by line: what waits for the GPU, copies, allocates, takes batches
                         /profile.stats.txt, the summary tables of `nsys stats` as text, which `ingest` writes
                /salt                  what identities of GPUs are hashed with
 RESULTS/raw/<sweep>/<run_id>.nsys-rep the report of nsys itself; holds the machine's names, never published

@@ -18,7 +18,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 GO = "go"
 BATCHES = "batches_"
-"""Beginning of the names of scalars about the batches of a DataLoader in a step without a profiler."""
+"""Beginning of the names of scalars about the batches of DataLoaders in a step without a profiler. Of several, those of
+each follow, with its number among the lines of NEXT_BATCH: `batches_1_num_workers`."""
+COLLECTED = "garbage_"
+"""Beginning of the names of scalars about Python's collections of garbage in a captured step: their number and time of
+the CPU."""
 NEXT_BATCH = "__next__ of a DataLoader"
 """Call in the table `sync_calls`: a batch is taken."""
 SAMPLED = "python_samples_"

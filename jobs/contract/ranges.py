@@ -53,6 +53,11 @@ thread that called (see `jobs.follow.host_waits`):
 
     modules:sync 0
 
+A call that copies between the memory of the CPU and the memory of a GPU is inside a range with the number of its line,
+which is no module (see `jobs.follow.host_copies`):
+
+    modules:copy 0
+
 It ends, too, with the CUDA graphs that the script captured itself: the ranges that were open while a graph was
 captured, with a range for each of its nodes that does something, in order (see `jobs.follow.script_graphs`).
 
@@ -102,6 +107,8 @@ SLEEP_RANGE = f"{FOLLOWED}sleep"
 """Range in which a script is in `time.sleep`, in steps with samples."""
 SYNC = f"{FOLLOWED}sync "
 """Prefix of the empty range after a call that waits for the GPU: the number of its line."""
+COPY = f"{FOLLOWED}copy "
+"""Prefix of the range around a call that copies between CPU and GPU: the number of its line."""
 SAID_RANK = rf"^{RANK}(?P<rank>\d{{1,9}})(?: of (?P<world>\d{{1,9}}))?$"
 """Matches that name: the rank, and the number of all of them where it is said."""
 

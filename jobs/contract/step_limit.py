@@ -39,6 +39,8 @@ makes, loads or copies a batch. Nothing to do: it sleeps, saves, or waits for an
 launched has not started yet; fewer kernels have fewer gaps, so that they belong to the launches."""
 LEAST_INTERVAL = 0.05
 """Part of a step by which its two largest parts must differ at least, since steps of fresh processes differ by it."""
+EQUAL_CAUSES = 0.9
+"""Part of the largest cause from which on the second is named with it: which is larger may change between steps."""
 LEAST_CAUSE = 0.01
 """Causes with a smaller part of the CPU's time are left out of sentences."""
 
@@ -77,9 +79,17 @@ class StepLimit:
     @property
     def cause(self) -> str:
         """The cause with most of the CPU's time; gaps count as launches. "" if the GPU does not wait."""
+        return next(iter(self.main_causes), "")
+
+    @property
+    def main_causes(self) -> tuple[str, ...]:
+        """The cause with most of the CPU's time, or two that take about as long (EQUAL_CAUSES); none if the GPU does
+        not wait."""
         times = self._sum_causes()
-        largest = max(times, key=lambda name: times[name])
-        return largest if times[largest] else ""
+        first, second, *_ = sorted(times, key=lambda name: -times[name])
+        if not times[first]:
+            return ()
+        return (first, second) if times[second] >= EQUAL_CAUSES * times[first] else (first,)
 
     def _sum_causes(self) -> dict[str, float]:
         times = {name: self.causes.get(name, 0.0) for name in CAUSES}
@@ -104,7 +114,7 @@ class StepLimit:
     @property
     def is_launches(self) -> bool:
         """Whether launches limit the step, or may."""
-        return CPU in self.names and self.cause == LAUNCHES
+        return CPU in self.names and LAUNCHES in self.main_causes
 
     def measure_share(self, name: str) -> float:
         """Return a part's share of the step."""
@@ -142,19 +152,24 @@ def describe_limit(limit: StepLimit) -> str:
     shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
     line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
-        return f"{line}: the GPU {_describe_cause(limit)}"
+        return f"{line}: the GPU {_describe_main_causes(limit)}"
     if limit.is_host_copies:
         return f"{line}: {COPYING} take {format_time(limit.host_copies_ns)}"
     return f"{line}: {PARTS[names[0]]}" if len(names) == 1 else line
 
 
-def _describe_cause(limit: StepLimit) -> str:
-    """`waits for launches`; in the gaps, if these take longer than the launches that are late."""
-    if limit.cause == NOTHING:
-        return f"has {CAUSES[NOTHING]}"
-    if limit.cause == LAUNCHES and limit.causes.get(GAPS, 0.0) > limit.causes.get(LAUNCHES, 0.0):
-        return f"waits in {CAUSES[GAPS]}"
-    return f"waits for {CAUSES.get(limit.cause, 'the CPU')}"
+def _describe_main_causes(limit: StepLimit) -> str:
+    """`waits for launches`, `waits for data and launches`; in the gaps, if these take longer than the launches that are
+    late."""
+    causes = limit.main_causes
+    waits = [CAUSES[name] for name in causes if name not in (LAUNCHES, NOTHING)]
+    is_in_gaps = limit.causes.get(GAPS, 0.0) > limit.causes.get(LAUNCHES, 0.0)
+    if LAUNCHES in causes and not is_in_gaps:
+        waits.append(CAUSES[LAUNCHES])
+    parts = [f"waits for {' and '.join(waits)}"] * bool(waits)
+    parts += [f"waits in {CAUSES[GAPS]}"] * (LAUNCHES in causes and is_in_gaps)
+    parts += [f"has {CAUSES[NOTHING]}"] * (NOTHING in causes)
+    return " and ".join(parts) or "waits for the CPU"
 
 
 def describe_parts(limit: StepLimit) -> str:

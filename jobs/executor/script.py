@@ -41,7 +41,6 @@ from profiler_job.jobs.contract.layout import (
     TIMINGS,
     FinishedRecord,
 )
-from profiler_job.jobs.contract.messages import BATCHES
 from profiler_job.jobs.contract.outputs import is_profiled_script, replace_folder
 from profiler_job.jobs.contract.words import format_count
 from profiler_job.jobs.executor.collectors import NOT_SAMPLED, TRACED
@@ -63,8 +62,8 @@ from profiler_job.jobs.executor.python_samples import (
     SAMPLED,
     explain_no_samples,
     keep_samples,
-    list_batches,
-    list_syncs,
+    list_noted_calls,
+    list_wait_scalars,
     measure_waiting_share,
     runs_other_threads,
 )
@@ -202,9 +201,7 @@ def measure(script: Script, results: Path) -> tuple[Path, dict[str, Any]]:
         num_captured = export_capture(run, ranks)
         keep_report(run / REPORT, results / RAW / script.name)
         noted["samples"] = measure_samples(script, run, noted)
-        folder = find_folder(script)
-        calls = {"syncs": list_syncs(ranks, folder), "batches": list_batches(ranks, folder)}
-        write_json(run / HOST_WAITS, calls | {"samples": noted["samples"]})
+        write_json(run / HOST_WAITS, list_noted_calls(ranks, find_folder(script)) | {"samples": noted["samples"]})
     elif script.trace:
         num_captured = keep_traces(draft / FOLLOWED, run, ranks)
     else:
@@ -478,8 +475,7 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
         scalars = {name: value for name, value in scalars.items() if value}
         scalars |= add_up_generation(noted["steps"])
-        if batches := noted.get("batches"):
-            scalars |= {f"{BATCHES}{name}": float(value) for name, value in batches.items()}
+        scalars |= list_wait_scalars(noted)
         memory: dict[str, dict[str, Any]] = {}
         for row in noted["memory"]:  # a phase may come several times in a step, as where gradients are accumulated
             known = memory.setdefault(row["phase"], row)

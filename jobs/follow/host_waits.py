@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from .batch_times import Batches
+from .host_copies import CopyCalls
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
 from .script_frames import HERE, find_own_frame
@@ -51,9 +52,10 @@ class HostWaits:
 
     def __init__(self, plan: Plan, ranges: ModuleRanges):
         self.plan = plan
-        has_ranges = not (plan.events or plan.trace)
-        self.syncs = SyncCalls(lambda number: ranges.mark(f"{SYNC}{number}")) if has_ranges else SyncCalls()
-        self.garbage = GarbageRanges(ranges.push, ranges.pop)
+        self.has_marks = not (plan.events or plan.trace)
+        self.syncs = SyncCalls(lambda number: ranges.mark(f"{SYNC}{number}")) if self.has_marks else SyncCalls()
+        self.copies = CopyCalls(ranges.push, ranges.pop)
+        self.garbage = GarbageRanges(ranges.push, ranges.pop) if not plan.events else GarbageRanges()
         self.sleeps = SleepRanges(ranges.push, ranges.pop)
         self.batches = Batches()
         self.threads = OtherThreads()
@@ -61,6 +63,7 @@ class HostWaits:
     def begin(self, stage: Stage) -> None:
         """Note what belongs to a stage, and no more what belonged to the one before."""
         self.syncs.end()
+        self.copies.end()
         self.garbage.end()
         self.sleeps.end()
         self.batches.is_on = stage is Stage.TIMED
@@ -68,19 +71,24 @@ class HostWaits:
         self.threads.end()
         if stage is Stage.TIMED:
             self.threads.begin()
-        if stage is Stage.CAPTURED and self.plan.samples:
+        if stage is Stage.CAPTURED:
             self.garbage.begin()
-            self.sleeps.begin()
+            if self.plan.samples:
+                self.sleeps.begin()
         elif stage is Stage.FOLLOWED:
             self.syncs.begin()
+            if self.has_marks:
+                self.copies.begin()
 
     def list_facts(self) -> dict[str, Any]:
-        """Return the calls that wait for the GPU, what the DataLoader takes, and the CPU time of other threads of
-        Python, in a step."""
+        """Return the calls that wait for the GPU, the lines that copy, what the DataLoader takes, collections of
+        garbage, and the CPU time of other threads of Python, in a step."""
         num_steps = max(self.plan.steps, 1)
-        batches = {"batches": self.batches.describe(num_steps), "batch_lines": self.batches.list_lines(num_steps)}
+        batches = {"batches": self.batches.describe(num_steps), "batch_lines": self.batches.list_loaders(num_steps)}
         syncs = self.syncs.list_calls(max(self.plan.followed, 1))
-        return {"syncs": syncs, **batches, "other_threads_ns": self.threads.ns / num_steps}
+        garbage = {"num": self.garbage.num / num_steps, "ns": self.garbage.ns / num_steps}
+        noted = {"syncs": syncs, "copies": self.copies.list_lines(), "garbage": garbage}
+        return {**noted, **batches, "other_threads_ns": self.threads.ns / num_steps}
 
 
 class OtherThreads:
@@ -222,10 +230,12 @@ def name_read(code: CodeType, offset: int) -> str:
 
 
 class GarbageRanges:
-    """A range around each collection of garbage between `begin` and `end`. push, pop: open and close a range."""
+    """A range around each collection of garbage between `begin` and `end`, how many there are, and their time (ns).
+    push, pop: open and close a range."""
 
-    def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]):
+    def __init__(self, push: Callable[[str], Any] = lambda name: None, pop: Callable[[], Any] = lambda: None):
         self.push, self.pop = push, pop
+        self.num = self.ns = self.began = 0
         self.is_open = False
         self.process = os.getpid()
 
@@ -241,8 +251,9 @@ class GarbageRanges:
             return
         if phase == "start":
             self.push(f"{GARBAGE} {facts['generation']}")
-            self.is_open = True
+            self.is_open, self.began = True, time.perf_counter_ns()
         elif self.is_open:
+            self.num, self.ns = self.num + 1, self.ns + time.perf_counter_ns() - self.began
             self.is_open = False
             self.pop()
 

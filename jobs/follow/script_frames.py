@@ -17,11 +17,12 @@ GENERATED = re.compile(r"(?:^|[/\\])c[a-z2-7]{50,}\.py$")
 
 def find_own_frame(frame: FrameType | None) -> FrameType | None:
     """Find the innermost frame of the script's own files; None if there is none."""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
-        is_library = is_library or GENERATED.search(file) is not None
-        if not is_library and not file.startswith(HERE):
-            return frame
+    while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
-    return None
+    return frame
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is of the script's own."""
+    is_library = file.startswith(LIBRARIES) or any(folder in file for folder in PACKAGES)
+    return not (is_library or GENERATED.search(file) is not None or file.startswith(HERE))

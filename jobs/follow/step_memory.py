@@ -23,9 +23,12 @@ from .ending_optimizer import list_parameters
 from .memory_owners import BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Note, Saved, summarize
 from .module_ranges import ModuleRanges
 from .phase_memory import PhaseMemory
+from .script_frames import is_own
 
 MOST_EVENTS = 1_000_000
 """Events of the allocator in a step: more are not kept."""
+SEGMENT_CALLS = {"segment_alloc": "cudaMalloc", "segment_free": "cudaFree"}
+"""What the allocator calls at an event."""
 
 
 def read_clock() -> int:
@@ -52,6 +55,7 @@ class StepMemory:
         self.models: list[nn.Module] = []
         self.before: list[tuple[int, int]] = []  # address and size of what was allocated before the step
         self.events: list[dict[str, Any]] = []
+        self.segments: list[dict[str, Any]] | None = None  # None: not known
         self.peak = 0
         self.owners: dict[str, Any] = {}
 
@@ -85,8 +89,9 @@ class StepMemory:
             held.clear()
 
     def list_facts(self) -> dict[str, Any]:
-        """Return `memory`, the peaks of the phases, and `memory_owners` (see `memory_owners.summarize`)."""
-        return {"memory": self.phases, "memory_owners": self.owners | {"problems": list(dict.fromkeys(self.problems))}}
+        """Return `memory`, the peaks of the phases, `memory_owners` (see `memory_owners.summarize`), and `segments`."""
+        owners = self.owners | {"problems": list(dict.fromkeys(self.problems))}
+        return {"memory": self.phases, "memory_owners": owners, "segments": self.segments}
 
     def _try(self, what: str, work: Callable[[], None]) -> None:
         try:
@@ -150,7 +155,7 @@ class StepMemory:
     def _begin_history(self) -> None:
         if torch._C._cuda_isHistoryEnabled():
             raise UnavailableError("the script records them itself")
-        torch.cuda.memory._record_memory_history("all", context=None, max_entries=MOST_EVENTS)
+        torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=MOST_EVENTS)
         self.has_history = True
         self.before = self._list_blocks()
 
@@ -159,6 +164,7 @@ class StepMemory:
             self.has_history = False
             try:
                 self.events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+                self.segments = list_segments(self.events)
             finally:
                 torch.cuda.memory._record_memory_history(None)
 
@@ -238,6 +244,18 @@ class StepMemory:
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
+
+
+def list_segments(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the calls by which the allocator takes memory from the driver or returns it, in order: call, and file (whole
+    path), line and function of the script, which are empty where a thread without Python calls."""
+    rows = []
+    for event in events:
+        if event["action"] in SEGMENT_CALLS:
+            own: dict[str, Any] = next((frame for frame in event.get("frames", ()) if is_own(frame["filename"])), {})
+            place = {"file": own.get("filename", ""), "line": own.get("line", 0), "function": own.get("name", "")}
+            rows.append({"call": SEGMENT_CALLS[event["action"]]} | place)
+    return rows
 
 
 def find_function() -> str:

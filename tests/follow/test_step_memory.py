@@ -342,6 +342,25 @@ def test_the_allocators_history_is_on_during_the_step_alone(ranges, fake_gpu):
     assert [(row["phase"], row["peak_allocated_bytes"]) for row in phases] == [("forward", 1152), ("backward", 1152)]
 
 
+def test_calls_of_the_allocator_have_the_innermost_line_of_the_script(ranges, fake_gpu, monkeypatch):
+    """Frames are innermost first; autograd's threads have none."""
+    library = {"filename": "/env/lib/python3.12/site-packages/torch/functional.py", "line": 9, "name": "einsum"}
+    mine, outer = ({"filename": "/x/train.py", "line": line, "name": name} for line, name in ((7, "f"), (30, "main")))
+    segments = [
+        {"action": "segment_free", "frames": [mine, outer]},
+        {"action": "segment_alloc", "frames": [library, outer]},
+        {"action": "segment_alloc", "frames": []},
+    ]
+    traces = {"device_traces": [[{"addr": 9, "size": 2, "time_us": 9} | event for event in segments]]}
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: traces)
+    x = torch.ones(3, requires_grad=True)
+    step_memory = StepMemory(ranges)
+    assert step_memory.list_facts()["segments"] is None
+    train(step_memory, lambda: x.exp().sum())
+    calls = [(made["call"], made["file"], made["line"]) for made in step_memory.list_facts()["segments"]]
+    assert calls == [("cudaFree", "/x/train.py", 7), ("cudaMalloc", "/x/train.py", 30), ("cudaMalloc", "", 0)]
+
+
 def test_a_history_that_the_script_records_stays_on(ranges, fake_gpu):
     fake_gpu.is_recorded = True
     x = torch.ones(3, requires_grad=True)

@@ -200,13 +200,13 @@ def count_call(where: str, call: str, count: float, rank: int = 0) -> dict:
 def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_samples():
     copies = [("a.py:1", "pinned", True, 4), ("", "pinned", True, 2), ("b.py:2", "pageable", True, 2)]
     summary = make_sections([*copies, ("a.py:1", "pinned", False, 2)])
-    rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2))
+    rows = pd.DataFrame(list_calls([count_call("a.py:1", f"{READS} with item", 3.0)], summary, 2, []))
     assert rows[["where", "call", "count", "time_ns"]].values.tolist() == [
         ["a.py:1", f"{READS} with item: memcpy Device-to-Host (pinned)", 3.0, 3 * MS],
         ["b.py:2", "waits for memcpy Device-to-Host (pageable)", 1.0, MS // 2],
         ["a.py:1", "memcpy Device-to-Host (pinned)", 1.0, MS // 2],
     ]
-    without = pd.DataFrame(list_calls([], summary, 2))
+    without = pd.DataFrame(list_calls([], summary, 2, []))
     assert without.set_index("where").loc["", "call"] == "waits for memcpy Device-to-Host (pinned)"
 
 
@@ -221,13 +221,18 @@ def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tm
 
 
 def test_without_captures_nothing_of_the_steps_with_samples_is_published(results, recording, tmp_path):
+    """What reads a value is counted by PyTorch; what it copies, and how long that takes, is of the capture."""
+    noted = json.loads((results / RUN / "host_waits.json").read_text())
+    noted["syncs"].append(noted["syncs"][0] | {"where": "train.py:8", "call": f"{READS} with item"})
+    (results / RUN / "host_waits.json").write_text(json.dumps(noted))
     assert recording.figures["figure"].astype(str).str.startswith("python_samples_").any()
     options = {"with_captures": False, "more_tables": [read_waits]}
     folder = publish_data(results, "mine", tmp_path / "data", lambda text: True, lambda line: None, **options)
     kept = store.load(folder)
-    assert kept.sync_calls[["where", "call"]].values.tolist() == [
-        ["train.py:16", "synchronize"],
-        ["train.py:12", NEXT_BATCH],
+    assert kept.sync_calls[["where", "call", "time_ns"]].values.tolist() == [
+        ["train.py:16", "synchronize", -1],
+        ["train.py:8", f"{READS} with item", -1],
+        ["train.py:12", NEXT_BATCH, 3 * MS],
     ]
     assert not kept.figures["figure"].astype(str).str.startswith("python_samples_").any()
     assert not len(kept.waits)
@@ -398,3 +403,41 @@ def test_a_damaged_capture_of_samples_is_a_problem_and_the_run_is_recorded(resul
     ingest(results, tmp_path / "recording", said.append, more_tables=[read_waits])
     assert store.load(tmp_path / "recording").runs["status"].tolist() == ["ok"]
     assert any("no line is known that the GPU waits for" in line for line in said)
+
+
+def add_loaders(results) -> None:
+    """Have a script take batches of two DataLoaders, copy them, and collect garbage."""
+    workers = {"num_workers": 2.0, "is_pinned": 1.0, "worker_ns": 4e6, "worker_0_ns": 3e6, "worker_1_ns": 5e6}
+    scalars = {"batches_ns": 3e6, "batches_0_ns": 2e6, "batches_1_ns": 1e6, "garbage_ns": 1e6, "garbage_num": 2.0}
+    scalars |= {f"batches_{name}": value for name, value in workers.items()}
+    scalars |= {f"batches_0_{name}": value for name, value in workers.items()}
+    scalars |= {f"batches_1_{name}": 0.0 for name in ("num_workers", "is_pinned", "worker_ns")}
+    timings = json.loads((results / RUN / "timings.json").read_text())
+    timings["figures"] = [{"rank": 0, "figure": name, "unit": "", "value": scalars[name]} for name in scalars]
+    (results / RUN / "timings.json").write_text(json.dumps(timings))
+    noted = json.loads((results / RUN / "host_waits.json").read_text())
+    test = noted["batches"][0] | {"where": "test.py:40", "time_ns": MS}
+    noted["batches"] = [noted["batches"][0] | {"time_ns": 2 * MS}, test]
+    (results / RUN / "host_waits.json").write_text(json.dumps(noted))
+
+
+@pytest.mark.parametrize("with_samples", [True, False])
+def test_the_page_keeps_loaders_apart_and_names_garbage_without_samples(results, tmp_path, with_samples):
+    add_loaders(results)
+    if not with_samples:
+        (results / RUN / "samples.sqlite").unlink()
+    ingest(results, tmp_path / "recording", more_tables=[read_waits])
+    answers = answer_script(store.load(tmp_path / "recording"))
+    lines = answers.of_script.facts["waits"]
+    (number,) = (number for number, line in enumerate(lines) if "2 DataLoaders" in line)
+    first, second = lines[number + 1 : number + 3]
+    assert "train.py:12" in first and "2.00 ms" in first and "2 workers" in first
+    assert "test.py:40" in second and "1.00 ms" in second and "pageable" in second
+    rows = answers.of_script.tables["workers"].rows
+    assert rows[["where", "worker", "batch_ns"]].values.tolist() == [
+        ["train.py:12", 0, 3 * MS],
+        ["train.py:12", 1, 5 * MS],
+    ]
+    assert any("garbage" in line for line in lines)
+    assert answers.of_script.facts["worker_ns"] is None, "two loaders have no common time"
+    assert first.replace(" ", "") in re.sub(r"\s", "", format_findings(answers, 100))

@@ -9,10 +9,13 @@ from profiler_job.analysis.insight.limit_lines import find_limit
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.jobs.contract.ranges import SLEEP_RANGE
 from profiler_job.jobs.contract.step_limit import (
+    COMPUTE,
     CPU,
     DATA,
+    GAPS,
     LAUNCHES,
     NOTHING,
+    SYNCHRONISATION,
     StepLimit,
     describe_causes,
     describe_limit,
@@ -141,3 +144,22 @@ def test_a_line_of_several_phases_has_each_with_its_share(in_forward, expected, 
     take_samples(export, 0, 9, ("helper", "train.py", 3), STEP)
     rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["waits"].set_index("where")
     assert rows.loc["train.py:3", "phase"] == expected
+
+
+@pytest.mark.parametrize(
+    ("causes", "expected", "named"),
+    [
+        ({LAUNCHES: 40, DATA: 37}, (LAUNCHES, DATA), "waits for data and launches"),
+        ({LAUNCHES: 20, GAPS: 21, SYNCHRONISATION: 40}, (LAUNCHES, SYNCHRONISATION), "waits for synchronisation and"),
+        ({DATA: 40, NOTHING: 41}, (NOTHING, DATA), "waits for data and has nothing to do"),
+        ({LAUNCHES: 40, DATA: 35}, (LAUNCHES,), "waits for launches"),
+        ({GAPS: 40, DATA: 10}, (LAUNCHES,), "waits in gaps between kernels"),
+    ],
+)
+def test_two_causes_that_take_about_as_long_are_both_named(causes, expected, named):
+    """The second was hidden, though which is larger may change from step to step."""
+    limit = StepLimit({CPU: float(sum(causes.values())), COMPUTE: 9.0}, causes)
+    assert limit.main_causes == expected and limit.cause == expected[0]
+    assert f": the GPU {named}" in describe_limit(limit)
+    assert set(limit.main_causes) <= limit.targets
+    assert limit.is_launches == (LAUNCHES in expected)

@@ -248,8 +248,8 @@ def followed(tmp_path, torch_copies):
 
 @pytest.fixture
 def profile(tmp_path, fake_nsys):
-    """Start `profile` of a script in a new folder. is_whole: whether its site has pages, whose writing takes seconds;
-    path: first on PYTHONPATH."""
+    """Start `profile` of a script in a new folder, once: a second start, for samples, is only with FAKE_NSYS_SAMPLES.
+    is_whole: whether its site has pages, whose writing takes seconds; path: first on PYTHONPATH."""
 
     def start(
         source: str, *options: str, launcher: tuple[str, ...] = (), is_whole: bool = False, path: Path | None = None
@@ -259,7 +259,8 @@ def profile(tmp_path, fake_nsys):
             path = tmp_path / "no_pages"
             path.mkdir(exist_ok=True)
             write_no_pages(path)
-        command = [sys.executable, "-m", "profiler_job", "profile", "--results", "results", *options]
+        once = () if os.environ.get("FAKE_NSYS_SAMPLES") else ("--no-samples",)
+        command = [sys.executable, "-m", "profiler_job", "profile", "--results", "results", *once, *options]
         return subprocess.Popen(
             [*command, "--", sys.executable, *launcher, "train.py", "--lr", "1e-3"],
             cwd=tmp_path,

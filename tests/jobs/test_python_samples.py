@@ -13,12 +13,13 @@ import pytest
 
 from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight import wait_lines
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.jobs.cli.script_notes import describe_batches, describe_samples
-from profiler_job.jobs.contract.messages import COUNTED_CALLS
+from profiler_job.jobs.cli.script_notes import describe_batches, describe_collections, describe_samples
+from profiler_job.jobs.contract.messages import COUNTED_CALLS, SAMPLED
 from profiler_job.jobs.executor import python_samples, script
 from profiler_job.jobs.follow import batch_times, host_waits, script_frames
 from tests.capture.nsys_files import Export
@@ -99,7 +100,7 @@ def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
     ("options", "variables", "reason"),
     [
         ({"samples": False}, {"FAKE_NSYS_SAMPLES": "1"}, ""),
-        ({}, {}, python_samples.BUSY.format(10)),
+        ({}, {}, python_samples.BUSY.format(100 * python_samples.LEAST_IDLE)),
         ({}, {"FAKE_NSYS_SAMPLES": "1", "FAKE_NSYS_IS_OLD": "1"}, python_samples.TOO_OLD),
     ],
     ids=["not wanted", "a busy GPU", "an old nsys"],
@@ -107,6 +108,8 @@ def test_no_time_is_taken_from_the_steps_with_samples(measured, monkeypatch):
 def test_without_samples_the_profile_goes_on_and_says_why(measured, monkeypatch, options, variables, reason):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    if not variables:
+        monkeypatch.setattr(script, "measure_waiting_share", lambda database: 0.9 * python_samples.LEAST_IDLE)
     run, noted = measured(**options)
     assert noted["samples"] == {"why_not": reason}
     assert not (run / "samples.sqlite").exists() and (run / "run.json").is_file()
@@ -196,6 +199,7 @@ def test_collections_of_garbage_have_ranges():
     ranges.end()
     gc.collect()
     assert opened == ["modules:garbage collection 2", "pop"]
+    assert ranges.num == 1 and ranges.ns > 0
 
 
 def test_other_threads_of_python_are_noted_by_their_time_of_the_cpu():
@@ -347,7 +351,8 @@ def test_the_time_of_batches_is_measured_in_steps_without_a_profiler(followed, w
 
 def test_workers_add_up_their_times_in_memory_of_the_script(monkeypatch):
     times = batch_times.WorkerTimes()
-    assert times.fetch(lambda index: index, 3) == 3 and times.measure_batch() == 0, "not in a worker"
+    assert times.fetch(lambda index: index, 3) == 3 and not any(times.shared), "not in a worker"
+    workers = []
     monkeypatch.setattr(batch_times, "get_worker_info", lambda: SimpleNamespace(id=number))
     for number, is_on in enumerate((False, True, True, False)):
         times.switch(is_on)
@@ -356,18 +361,88 @@ def test_workers_add_up_their_times_in_memory_of_the_script(monkeypatch):
             times.fetch(time.sleep, 0.05 * number)
             os._exit(0)
         os.waitpid(worker, 0)
-    assert sum(times.shared[1::3]) == 2 and 75_000_000 <= times.measure_batch() < 500_000_000
-    each = times.measure_batches()
+        workers.append(worker)
+    assert sum(times.shared[1::3]) == 2 and times.measure_batch(workers) >= 75_000_000
+    each = times.measure_batches(workers)
     assert list(each) == [1, 2] and each[1] >= 50_000_000 and each[2] >= 100_000_000
+    assert times.measure_batches(workers[2:3]) == {2: each[2]} and not times.measure_batch([])
     batches = batch_times.Batches()
     batches.workers = times
-    batches.note(1_000)
+    batches.note(1_000, SimpleNamespace(_workers=[SimpleNamespace(pid=worker) for worker in workers]))
     described = batches.describe(1)
     assert {name: described[name] for name in described if "worker_" in name[:8]} == {
-        "worker_ns": times.measure_batch(),
+        "worker_ns": times.measure_batch(workers),
         "worker_1_ns": each[1],
         "worker_2_ns": each[2],
     }
+
+
+def repeat(loader):
+    while True:
+        yield from loader
+
+
+def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
+    """A function that repeats a loader is shared: then it is the line that calls it. Their workers were mixed."""
+    from torch.utils.data import DataLoader
+
+    batches = batch_times.Batches()
+    batches.is_on = True
+    called = DataLoader.__iter__
+
+    class Loader(DataLoader):
+        def __iter__(self):
+            iterator = called(self)
+            while True:
+                try:
+                    yield batches.fetch(next, iterator)
+                except StopIteration:
+                    return
+
+    train, test = (Loader(range(4), batch_size=2) for _ in range(2))
+    first = repeat(train)
+    taken = [next(first).tolist() for _ in range(3)]
+    second = repeat(test)
+    taken += [next(second).tolist()]
+    for batch in test:
+        taken.append(batch.tolist())
+    assert taken == [[0, 1], [2, 3], [0, 1], [0, 1], [0, 1], [2, 3]]
+    source = Path(__file__).read_text().splitlines()
+    rows = {source[row["line"] - 1].strip(): row["count"] for row in batches.list_loaders(1)}
+    assert rows["taken = [next(first).tolist() for _ in range(3)]"] == 3
+    assert rows["taken += [next(second).tolist()]"] == 1
+    assert batches.describe(2)["num"] == 3, "the end of an epoch is no batch"
+
+
+def test_each_of_several_loaders_is_described_with_its_line():
+    workers = {"num_workers": 2, "is_pinned": True, "worker_ns": 4e6, "worker_0_ns": 3e6, "worker_1_ns": 5e6}
+    without = {"num_workers": 0, "is_pinned": False, "worker_ns": 0}
+    place = {"file": "/x/train.py", "function": "main", "count": 1.0}
+    lines = [place | {"line": 4, "ns": 6e6, "workers": workers}, place | {"line": 9, "ns": 2e6, "workers": without}]
+    noted = {"steps": [{"wall_ns": 1e7}], "batches": {"num": 2, "ns": 8e6} | workers, "batch_lines": lines}
+    (printed,) = describe_batches(noted)
+    scalars = python_samples.list_wait_scalars(noted)
+    assert scalars["batches_ns"] == 8e6 and scalars["batches_1_ns"] == 2e6
+    assert scalars["batches_0_worker_1_ns"] == 5e6
+    loaders = wait_lines.list_loaders(scalars)
+    assert [loader["num_workers"] for loader in loaders] == [2, 0]
+    assert wait_lines.list_workers(loaders[0]) == {0: 3e6, 1: 5e6} and not wait_lines.list_workers(loaders[1])
+    of_page = wait_lines.describe_batches(scalars, 1e7, ["train.py:4", "train.py:9"])
+    for first, second in (printed.split("; "), of_page[1:]):
+        assert "train.py:4" in first and "2 workers" in first and "train.py:9" in second and "2.00 ms" in second
+    alone = noted | {"batch_lines": lines[:1]}
+    assert not [name for name in python_samples.list_wait_scalars(alone) if name.startswith("batches_0_")]
+
+
+def test_collections_of_garbage_are_named_without_samples_from_a_hundredth_on():
+    noted = {"captured_ns": [10_000_000] * 3, "garbage": {"num": 1.5, "ns": 2e5}}
+    scalars = python_samples.list_wait_scalars(noted)
+    (printed,), (of_page,) = describe_collections(noted), wait_lines.describe_collections(scalars, 1e7)
+    assert "200 µs" in printed and "200 µs" in of_page and python_libraries.DO[python_libraries.GARBAGE] in of_page
+    sampled = {f"{SAMPLED}{wait_lines.PART}{python_libraries.GARBAGE}": 0.1}
+    assert not wait_lines.describe_collections(scalars | sampled, 1e7), "samples have named them"
+    assert not wait_lines.describe_collections(scalars, 1e8)
+    assert not describe_collections(noted | {"captured_ns": [100_000_000]})
 
 
 def test_batches_are_described_if_they_cost_a_hundredth():
