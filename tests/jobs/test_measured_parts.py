@@ -61,7 +61,7 @@ for name, module in list(sys.modules.items()):
 
 
 def test_launches_are_timed_in_several_steps_before_a_trace_slows_them(tmp_path):
-    """After a trace, the CPU took 1.1 to 1.4 times as long for the steps of seven scripts."""
+    """After a trace, the CPU took 1.1 to 1.4 times as long for the steps of six scripts."""
     (tmp_path / "train.py").write_text(NOTES_ORDER.replace('"order"', repr(str(tmp_path / "order"))) + SCRIPT)
     command = [sys.executable, str(tmp_path / "train.py")]
     log = tmp_path / "log.txt"

@@ -11,7 +11,8 @@ EVERY = [cell | {"script": script} for script in LEDGER["scripts"] for cell in s
 EXPECTED = json.loads((DATA / "benchmarks" / "expected_parts.json").read_text())["scripts"]
 """What was expected of the last cells, committed before these were measured."""
 COMMITS = dict.fromkeys(script["commit"] for script in LEDGER["scripts"])
-"""Code that expected: before and after the time of the CPU was estimated anew, and with attention by cuDNN."""
+"""Code that expected: before and after the time of the CPU was estimated anew, and with attention by cuDNN. Each changed
+the predictor, so that none tests it as it is."""
 CELLS, LATER, NEWEST = ([cell for cell in EVERY if cell["script"]["commit"] == commit] for commit in COMMITS)
 GPU_LIMITED = 0.85
 """Part of a measured step in which the GPU works, from which on it sets the pace."""
@@ -58,8 +59,7 @@ def test_the_last_cells_are_those_of_the_file_that_was_committed_before():
 
 
 def test_the_last_cells_meet_the_targets_where_the_gpu_sets_the_pace():
-    """Their changes were measured in another process than their parts, minutes later: the CPU was faster by up to 40%
-    by then, which is what is wrong in the others. Their kernels were expected as well."""
+    """Their kernels were expected as well."""
     errors = [*map(find_step_error, NEWEST)]
     limited = [*filter(is_gpu_limited, NEWEST)]
     assert median(map(find_step_error, limited)) <= 0.015 and max(map(find_step_error, limited)) <= 0.031
@@ -69,9 +69,50 @@ def test_the_last_cells_meet_the_targets_where_the_gpu_sets_the_pace():
     assert sum(map(is_inside, NEWEST)) == 15
 
 
+def test_the_others_are_wrong_where_the_time_of_the_cpu_was():
+    """In two steps at one moment, of which the first process had slow ones; and casts cost less than it was thought. In
+    RoBERTa with another optimizer, what was measured is as uncertain: its interval holds what was expected."""
+    missed = {(cell["script"]["name"], *cell["changes"]): cell for cell in NEWEST if not is_inside(cell)}
+    roberta = missed.pop(("roberta_eager_8x256", "fused_adamw"))
+    expected = roberta["script"]["step_ns"] / roberta["predicted"]["step_ns"]
+    assert roberta["measured"]["low"] < expected < roberta["measured"]["high"]
+    assert [*missed] == [
+        ("gpt2_6x384", "tf32"),
+        ("gpt2_6x384", "bf16"),
+        ("gpt2_6x384", "bf16", "padding", "fused_adamw"),
+        ("medium_2x640", "tf32"),
+    ]
+    for cell in missed.values():
+        assert cell["predicted"]["cpu_ns"] > cell["predicted"]["gpu_ns"] and find_kernel_error(cell) < 0.06
+    by_name = {cell["script"]["name"]: cell["script"] for cell in NEWEST}
+    layers = {"gpt2_6x384": 12, "medium_2x640": 24}
+    each = [sum(by_name[name]["issue_ns"].values()) / number for name, number in layers.items()]
+    assert each[0] > 1.9 * each[1], "one model, the same calls in each layer"
+
+
+def test_launching_one_model_took_another_time_in_each_process():
+    issue = [script["issue_ns"] for script in LEDGER["scripts"] if script["name"] in ("gpt2_16x256", "gpt2_4x128")]
+    forward, backward = ([times[name] for times in issue] for name in ("", "backward"))
+    assert forward[0] > 1.2 * forward[1] and backward[1] > 1.5 * backward[0], "not faster or slower as a whole"
+
+
+def test_steps_that_the_cpu_limits_took_longer_after_a_trace():
+    """Steps were timed before the first trace of the process, and turns were taken after it."""
+    slower = {
+        cell["script"]["name"]: cell["measured"]["base_ns"] / cell["script"]["step_ns"]
+        for cell in CELLS + LATER
+        if sum(cell["script"]["issue_ns"].values()) > 0.85 * cell["script"]["step_ns"]
+    }
+    assert len(slower) == 6 and all(1.05 < ratio < 1.5 for ratio in slower.values())
+
+
+def test_each_code_that_expected_was_changed_after_its_cells():
+    assert [*LEDGER["changed_after"]] == [*COMMITS]
+
+
 def test_the_guide_says_how_well_changes_are_expected():
     errors = [*map(find_step_error, LATER)]
-    said = f"{len(LATER)} predictions on nine scripts that were not measured before have a median error of "
+    said = f"{len(LATER)} predictions on nine new scripts have a median error of "
     said += f"{format_share(median(errors))}, 90% within {format_share(find_quantile(errors, 0.9))}"
     assert len({cell["script"]["name"] for cell in LATER}) == 9
     assert f"{said}, and {sum(map(is_inside, LATER))} measured speed-ups in their intervals" in TESTED
