@@ -62,12 +62,13 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
     every prediction of the fitted predictors, as `ledger.compare_with_measured` gives them.
 
     Tables: parts, a row for each prediction of `tune`, as times as fast, by the code that predicted last;
-    earlier_parts, by code before it; by_code, errors of each, the newest first, and what was changed after it; tested, of the fitted ones by source (sweeps,
-    scripts) and change: tests (predictions whose run was measured), median and 90th percentile of the absolute error,
-    share inside the interval, abstentions; predictions, a row for each. Facts: parts (`number`, `inside`, `median`,
-    `p90` and `high` of the error, `kernels`); changed, what was changed in the predictor after these, so that they are
-    no test of it, "" if nothing was; num_earlier; of the first `pace` where the GPU sets it or not, and by_part, by change; by_change, the changes with LEAST_TESTS tests at least, the most accurate first, since one
-    number for all of them would mislead.
+    earlier_parts, by code before it; by_code, errors of each, the newest first, and what was changed after it; tested,
+    of the fitted ones by source (sweeps, scripts) and change: tests (predictions whose run was measured), median and
+    90th percentile of the absolute error, share inside the interval, abstentions; predictions, a row for each. Facts:
+    parts (`number`, `inside`, `median`, `p90` and `high` of the error, `kernels`); changed, what was changed in the
+    predictor after these, so that they are no test of it, "" if nothing was; num_earlier; of the first `pace` where the
+    GPU sets it or not, and by_part, by change; by_change, the changes with LEAST_TESTS tests at least, the most
+    accurate first, since one number for all of them would mislead.
     """
     every = _list_cells(parts)
     is_last = every["commit"] == (every["commit"].iloc[-1] if len(every) else "")

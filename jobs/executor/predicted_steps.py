@@ -133,8 +133,8 @@ class StepParts:
         another moment, while a trace slows it. One that is left out frees its share, and that of Python around it."""
         if not self.shares["kernels"]:
             return 0.0
-        issue = dict(self.shares["issue"])
-        optimizer_ns = float(issue.pop(OPTIMIZER, 0.0))
+        issue: dict[str, float] = dict(self.shares["issue"])
+        optimizer_ns = issue.pop(OPTIMIZER, 0.0)
         others_ns = sum(issue.values())
         before, after = (
             Counter(call["op"] for _, call in self.list_calls(each) if call["phase"] != OPTIMIZER)
