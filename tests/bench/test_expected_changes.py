@@ -2,14 +2,7 @@
 
 import pytest
 
-from tests.bench.expected_changes import CASES, MEASURED, Case, add, expect, measure, read, write
-
-
-def test_the_next_cells_are_of_scripts_that_were_not_measured_before():
-    ledger = read(MEASURED)
-    known = {script["name"] for script in ledger["scripts"] if script["commit"] in ledger["changed_after"]}
-    assert known.isdisjoint(case.name for case in CASES)
-    assert sum(len(case.cells) for case in CASES) >= 12
+from tests.bench.expected_changes import Case, add, expect, measure, read, write
 
 
 @pytest.mark.long

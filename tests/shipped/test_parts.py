@@ -3,6 +3,7 @@
 import json
 from statistics import median
 
+from tests.bench.expected_changes import CASES
 from tests.shipped.recordings import DATA
 
 LEDGER = json.loads((DATA / "benchmarks" / "parts.json").read_text())
@@ -110,6 +111,11 @@ def test_steps_that_the_cpu_limits_took_longer_after_a_trace():
 
 def test_each_code_of_these_was_changed_after_its_cells():
     assert [*LEDGER["changed_after"]][:3] == [*COMMITS][:3]
+
+
+def test_the_next_cells_are_of_scripts_that_led_to_no_change():
+    known = {script["name"] for script in LEDGER["scripts"] if script["commit"] in LEDGER["changed_after"]}
+    assert known.isdisjoint(case.name for case in CASES) and sum(len(case.cells) for case in CASES) >= 12
 
 
 def test_the_guide_says_how_well_changes_are_expected():
