@@ -49,7 +49,7 @@ LEAST_WAITS = 0.1
 """Part of a step that must wait for batches for their lead to be used up."""
 TIMED_S, MOST_TIMED = 0.5, 10
 """How long a process of one variant is timed, as far as so many times the steps that are planned are enough."""
-LAUNCHED_S, MOST_LAUNCHED = 0.5, 20
+LAUNCHED_S, MOST_LAUNCHED = 0.5, 10
 """How long steps are timed, and launched phase by phase, as far as so many of them are enough: of two steps at one
 moment the CPU took from 13 to 21 ms for the same backward pass."""
 

@@ -73,8 +73,8 @@ def test_the_last_cells_meet_the_targets_where_the_gpu_sets_the_pace():
 
 
 def test_the_others_are_wrong_where_the_time_of_the_cpu_was():
-    """In two steps at one moment, of which the first process had slow ones; and casts cost less than it was thought. In
-    RoBERTa with another optimizer, what was measured is as uncertain: its interval holds what was expected."""
+    """It was taken from two steps at one moment, which were slow in the first process; casts cost less than expected.
+    In RoBERTa with another optimizer, what was measured is as uncertain: its interval holds what was expected."""
     missed = {(cell["script"]["name"], *cell["changes"]): cell for cell in NEWEST if not is_inside(cell)}
     roberta = missed.pop(("roberta_eager_8x256", "fused_adamw"))
     expected = roberta["script"]["step_ns"] / roberta["predicted"]["step_ns"]
