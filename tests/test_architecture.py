@@ -320,6 +320,7 @@ MAY_READ_SITE_DATA = {
     "tests/freeze.py": "makes the frozen recordings",
     "tests/image/test_image.py": "checks the built image",
     "tests/recording/test_publish_data.py": "names files that git ignores",
+    "tests/bench/expected_changes.py": "adds to the ledgers, when it is asked to",
     "tests/bench/report_memory.py": "measures a report of runs with 20,000 kernels each, which frozen ones do not have",
     "tests/render/test_notebook.py": "runs the notebooks, which read the shipped recordings",
     "tests/site_builder.py": "builds the site",

@@ -26,6 +26,14 @@ OF_PARTS = (
     Column("kernel_error", "error of kernel time", "share"),
     Column("outcome", "outcome", "prose"),
 )
+BY_CODE = (
+    Column("commit", "code at commit", "prose"),
+    Column("number", "predictions", "count"),
+    Column("median", "median error", "share"),
+    Column("p90", "90th percentile", "share"),
+    Column("inside_share", "inside the interval", "share"),
+    Column("changed", "changed after it", "prose"),
+)
 FITTED = (
     CHANGES,
     Column("size", "model"),
@@ -54,12 +62,13 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
     every prediction of the fitted predictors, as `ledger.compare_with_measured` gives them.
 
     Tables: parts, a row for each prediction of `tune`, as times as fast, by the code that predicted last;
-    earlier_parts, by code before it, which these tests changed; tested, of the fitted ones by source (sweeps,
-    scripts) and change: tests (predictions whose run was measured), median and 90th percentile of the absolute error,
-    share inside the interval, abstentions; predictions, a row for each. Facts: parts (`number`, `inside`, `median`,
-    `p90` and `high` of the error, `kernels`), `earlier` ones, and of the first `pace` where the GPU sets it or not, and
-    by_part, by change; by_change, the changes with LEAST_TESTS tests at least, the most accurate first, since one
-    number for all of them would mislead.
+    earlier_parts, by code before it; by_code, errors of each, the newest first, and what was changed after it; tested,
+    of the fitted ones by source (sweeps, scripts) and change: tests (predictions whose run was measured), median and
+    90th percentile of the absolute error, share inside the interval, abstentions; predictions, a row for each. Facts:
+    parts (`number`, `inside`, `median`, `p90` and `high` of the error, `kernels`); changed, what was changed in the
+    predictor after these, so that they are no test of it, "" if nothing was; num_earlier; of the first `pace` where the
+    GPU sets it or not, and by_part, by change; by_change, the changes with LEAST_TESTS tests at least, the most
+    accurate first, since one number for all of them would mislead.
     """
     every = _list_cells(parts)
     is_last = every["commit"] == (every["commit"].iloc[-1] if len(every) else "")
@@ -67,8 +76,8 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
     is_limited = cells["is_limited"].astype(bool)
     facts: dict[str, Any] = {
         "parts": _summarise_cells(cells),
-        "earlier": _summarise_cells(earlier),
-        "earlier_scripts": earlier["script"].nunique(),
+        "changed": cells["changed"].iloc[0] if len(cells) else "",
+        "num_earlier": len(earlier),
         "by_part": _summarise_cells_by_change(cells),
         "pace": {name: _summarise_cells(cells[rows]) for name, rows in (("gpu", is_limited), ("cpu", ~is_limited))},
         "gpus": sorted({*cells["gpu"]}),
@@ -77,6 +86,7 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
     tables = [Table("parts", "Predictions of tune: times as fast", OF_PARTS, cells)] if len(cells) else []
     if len(earlier):
         tables.append(Table("earlier_parts", "Earlier predictions of tune: times as fast", OF_PARTS, earlier))
+        tables.append(Table("by_code", "The predictor of tune by its code", BY_CODE, _summarise_cells_by_code(every)))
     fitted = _label(fitted)
     if len(fitted):
         tables.append(Table("tested", "The fitted predictors by change", BY_CHANGE, _summarise_by_source(fitted)))
@@ -86,8 +96,10 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
 
 
 def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
-    """List the predictions of `tune`: the columns of OF_PARTS, gpu, commit, inside, is_limited (by the GPU),
-    apart_s (seconds from the prediction to the measurement)."""
+    """List the predictions of `tune`: the columns of OF_PARTS, gpu, commit, changed (what was changed in the predictor
+    after those of its commit, "" if nothing was), inside, is_limited (by the GPU), apart_s (seconds from the prediction
+    to the measurement)."""
+    changed = parts.get("changed_after", {})
     rows = []
     for script in parts.get("scripts", ()):
         for cell in script["cells"]:
@@ -96,6 +108,7 @@ def _list_cells(parts: Mapping[str, Any]) -> pd.DataFrame:
             row = {name: script["step_ns"] / said[of] for name, of in ends.items()}
             row |= {name: measured[name] for name in ("times_as_fast", "low", "high")}
             row |= {"script": script["title"], "gpu": script["gpu"], "commit": script.get("commit", "")}
+            row["changed"] = changed.get(row["commit"], "")
             row |= {"changes": _name_changes(cell["changes"]), "num_changes": len(cell["changes"])}
             row["error"] = row["expected"] / measured["times_as_fast"] - 1
             row["kernel_error"] = said["gpu_ns"] / measured["kernels_ns"] - 1
@@ -113,6 +126,7 @@ _MORE = (
     "high",
     "gpu",
     "commit",
+    "changed",
     "num_changes",
     "inside",
     "is_limited",
@@ -128,6 +142,15 @@ def _summarise_cells(cells: pd.DataFrame) -> dict[str, Any]:
     more = {"p90": error.quantile(0.9, interpolation="nearest"), "kernels_high": kernels.max()}
     more["apart_ns"] = cells["apart_s"].astype(float).median() * 1e9
     return facts | more | {"median": error.median(), "high": error.max(), "kernels": kernels.median()}
+
+
+def _summarise_cells_by_code(every: pd.DataFrame) -> pd.DataFrame:
+    """Summarise the predictions of each commit, the newest first: BY_CODE."""
+    rows = []
+    for commit, cells in every.groupby("commit", sort=False):
+        facts = _summarise_cells(cells) | {"commit": commit, "changed": cells["changed"].iloc[0] or "nothing"}
+        rows.append(facts | {"inside_share": facts["inside"] / facts["number"]})
+    return pd.DataFrame(rows[::-1])
 
 
 def _summarise_cells_by_change(cells: pd.DataFrame) -> list[dict[str, Any]]:

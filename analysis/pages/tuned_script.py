@@ -33,7 +33,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         Column("label", "change"),
         Column("verdict", "verdict", "words"),
         Column("times_as_fast", "times as fast", "ratio", lower="low_times_as_fast", upper="high_times_as_fast"),
-        Column("could_save_share", "expected at most", "share", absent="n/a"),
+        Column("could_save_share", "could save up to", "share", absent="n/a"),
         Column("why", "why", "words"),
     )
     other_code = (

@@ -121,7 +121,7 @@ HEADINGS = {
     "mfu_share": "MFU",
     "peak_bytes": "peak allocated",
     "losses": "loss differs",
-    "could_save_share": "expected at most",
+    "could_save_share": "could save up to",
 }
 """Headings that are not the name with spaces."""
 

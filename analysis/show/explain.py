@@ -214,7 +214,7 @@ def _list_names(rows: pd.DataFrame, top: int) -> list[str]:
     columns = (shown_rows[column] for column in ("name", "calls", "total_ns"))
     lines = [f"  {name}: {calls} in {format_time(ns)}" for name, calls, ns in zip(*columns)]
     left_out = len(rows) - len(shown_rows)
-    return [*lines, f"  ... and {left_out} more (--top 0 shows all)"] if left_out else lines
+    return [*lines, f"  ... and {left_out} more (show --top 0 shows all)"] if left_out else lines
 
 
 def _explain_unknown(name: str, taxonomy: Taxonomy, summary: Summary | None = None) -> str:

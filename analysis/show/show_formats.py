@@ -80,7 +80,7 @@ def as_text(summary: Summary, top: int, width: int) -> str:
         rows, dropped = fit_table(name, frame, width, is_whole=not top)
         lines += ["", title, *rows]
         if left_out:
-            lines.append(f"  ... and {left_out} more (--top 0 shows all)")
+            lines.append(f"  ... and {left_out} more (show --top 0 shows all)")
         if note := format_note(summary, name):
             lines += wrap_text(note, width, "  ")
         if dropped:
@@ -108,7 +108,7 @@ def describe_left_out(narrow: Sequence[str], width: int) -> list[str]:
     """Describe the columns that have no room; `narrow`: their names, for each table."""
     if not narrow:
         return []
-    return ["", *wrap_text(f"Not in {width} columns (--top 0 shows all): {'; '.join(narrow)}", width)]
+    return ["", *wrap_text(f"Not in {width} columns (show --top 0 shows all): {'; '.join(narrow)}", width)]
 
 
 def as_markdown(summary: Summary, top: int) -> str:

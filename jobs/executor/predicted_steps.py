@@ -5,17 +5,17 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from profiler_job.jobs.contract.ranges import OPTIMIZER
+from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
+from profiler_job.jobs.contract.ranges import DATA, OPTIMIZER
 from profiler_job.jobs.executor.changed_calls import CHANGED, LARGER, change_calls, find_kind, weigh_calls
 from profiler_job.jobs.executor.described_calls import Call, list_inputs
 
 SPREAD = {"matmul": 0.06, "attention": 0.12, "optimizer": 0.1, "loss": 0.35, "other": 0.12}
 """By how much the time of parts of a kind, which a change brings, may be wrong."""
-SPREAD_OF_STEP, SPREAD_OF_CPU = 0.008, 0.15
-"""The same of the step without changes, and of the time of the CPU."""
+SPREAD_OF_STEP = 0.008
+"""The same of the step without changes."""
 OVERLAP = 8
 """Exponent of the norm that joins the times of GPU and CPU: where they are equal, the step is 9% longer than either."""
 BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
@@ -36,9 +36,9 @@ class PredictedStep:
 
 
 class StepParts:
-    """Predicts steps of a script. step: `calls`, `optimizer` and `issue` (ns of the CPU by phase) of a step without
-    changes, and what `change_calls` needs for larger batches. shares: of the same (see `jobs.follow.turns`). measure:
-    returns two times of parts, as `jobs.follow.measured_parts` does."""
+    """Predicts steps of a script. step: `calls` and `optimizer` of a step without changes, and what `change_calls`
+    needs for larger batches. shares: of the same, with `issue` (ns of the CPU by phase; see `jobs.follow.turns`).
+    measure: returns two times of parts, as `jobs.follow.measured_parts` does."""
 
     def __init__(
         self,
@@ -128,20 +128,21 @@ class StepParts:
         return sums
 
     def estimate_cpu(self, changes: Sequence[str]) -> float:
-        """Estimate how long the CPU takes to launch a step with changes, in ns; 0 without a GPU. A new call, such
-        as a cast, costs a launch; one that is left out frees its share, and that of Python around it."""
+        """Estimate how long the CPU takes to launch a step with changes, in ns; 0 without a GPU. A new call, such as a
+        cast, costs as much as calls of this step do, views included: the time of one that is launched alone is of
+        another moment, while a trace slows it. One that is left out frees its share, and that of Python around it."""
         if not self.shares["kernels"]:
             return 0.0
-        issue = dict(self.step["issue"])
-        optimizer_ns = float(issue.pop(OPTIMIZER, 0.0))
+        issue: dict[str, float] = dict(self.shares["issue"])
+        optimizer_ns = issue.pop(OPTIMIZER, 0.0)
         others_ns = sum(issue.values())
         before, after = (
             Counter(call["op"] for _, call in self.list_calls(each) if call["phase"] != OPTIMIZER)
             for each in ((), changes)
         )
-        launches = [times[1] for key, _ in self.list_calls(()) if (times := self.times.get(key))]
-        launch_ns = median(launches) if launches else 0.0
-        new_ns = launch_ns * (after - before).total()
+        num_calls = sum(call["phase"] not in (OPTIMIZER, DATA) for call in self.step["calls"])
+        call_ns = (others_ns - issue.get(DATA, 0.0)) / max(num_calls, 1)
+        new_ns = call_ns * (after - before).total()
         left_out_ns = others_ns * (before - after).total() / max(before.total(), 1)
         for key, call in self.list_calls(changes):
             if call["op"] == OPTIMIZER and (times := self.times.get(key)):

@@ -49,6 +49,9 @@ LEAST_WAITS = 0.1
 """Part of a step that must wait for batches for their lead to be used up."""
 TIMED_S, MOST_TIMED = 0.5, 10
 """How long a process of one variant is timed, as far as so many times the steps that are planned are enough."""
+LAUNCHED_S, MOST_LAUNCHED = 0.5, 10
+"""How long steps are timed, and launched phase by phase, as far as so many of them are enough: of two steps at one
+moment the CPU took from 13 to 21 ms for the same backward pass."""
 
 
 class TurnsFollower(Follower):
@@ -257,9 +260,12 @@ class TurnsFollower(Follower):
         return {"world": self.ranks.world, "rank": self.ranks.rank}
 
     def profile_steps(self, variant: Sequence[str]) -> Steps:
-        """Return what the GPU and the CPU do in steps of a variant, in ns in a step."""
+        """Return what the GPU and the CPU do in steps of a variant, in ns in a step. `issue`, of steps without changes:
+        how long the CPU takes to launch each phase. What is timed comes before the trace: after a trace, launches stay
+        slow in a process."""
         yield from self.warm_up(variant)
-        wall_ns = median((yield from self.time_turn(LEAST_STEPS + 1)))
+        wall_ns = median((yield from self.time_turn(LEAST_STEPS + 1, LAUNCHED_S, MOST_LAUNCHED)))
+        issue = {} if variant else (yield from self.time_launches())
         trace, syncs = KernelTrace(), SyncCalls()
         self.synchronize()
         self.parts = []
@@ -278,6 +284,7 @@ class TurnsFollower(Follower):
         retries = torch.cuda.memory_stats().get("num_alloc_retries", 0) if torch.cuda.is_initialized() else 0
         return {
             "step_ns": wall_ns,
+            "issue": issue,
             "kernels": add_up_kernels(operations, PROFILED_STEPS) if operations else None,
             "phases": phases,
             "num_syncs": len(syncs.list_calls(PROFILED_STEPS)),
@@ -286,22 +293,31 @@ class TurnsFollower(Follower):
             "float32_matmul_precision": read_matmul_precision(),
         }
 
-    def record_calls(self) -> Steps:
-        """Return the calls of a step without changes (`calls`), its optimizer, and how long the CPU takes to launch
-        each phase (`issue`, ns)."""
-        yield from self.warm_up(())
+    def time_launches(self) -> Steps:
+        """Return how long the CPU takes to launch each phase of a step, in ns: the median of steps."""
         self.synchronize()
-        self.parts, self.issued = [], IssueClock()
-        for _ in range(PROFILED_STEPS):
+        self.parts = []
+        steps: list[dict[str, float]] = []
+        begin = monotonic()
+        while len(steps) < PROFILED_STEPS or (len(steps) < MOST_LAUNCHED and monotonic() - begin < LAUNCHED_S):
+            self.issued = IssueClock()
             yield
             self.issued.note("", self.synchronize)
-        issue = {name: time_ns / PROFILED_STEPS for name, time_ns in self.issued.times.items()}
-        self.issued = None
+            steps.append(self.issued.times)
+        self.parts = self.issued = None
+        names = dict.fromkeys(name for times in steps for name in times)
+        return {name: median(times.get(name, 0.0) for times in steps) for name in names}
+
+    def record_calls(self) -> Steps:
+        """Return the calls of a step without changes (`calls`), and its optimizer."""
+        yield from self.warm_up(())
+        self.synchronize()
+        self.parts = []
         self.recorder = CallRecorder(lambda: self.phases[0] if self.phases else "")
         with self.recorder:
             yield
         self.parts = None
-        return {"calls": self.recorder.calls, "optimizer": self.changes.describe_optimizer(), "issue": issue}
+        return {"calls": self.recorder.calls, "optimizer": self.changes.describe_optimizer()}
 
     def measure_parts(self, parts: Sequence[Any]) -> Steps:
         """Return the times of parts of a step, each alone, as `PartsMeasurement` does."""
@@ -332,11 +348,11 @@ class TurnsFollower(Follower):
             if number >= FEWEST_WARMUP and took <= SETTLED * fastest:
                 break
 
-    def time_turn(self, num_steps: int, least_s: float = 0.0) -> Steps:
+    def time_turn(self, num_steps: int, least_s: float = 0.0, most: int = MOST_AT_GATE) -> Steps:
         """Return the time of each of the next steps, in ns; the GPU's where there is one. They are more than num_steps
-        if these take less than least_s."""
+        if these take less than least_s, up to `most`."""
         clock, begin, number = StepClock(), monotonic(), 0
-        while number < num_steps or (monotonic() - begin < least_s and number < MOST_AT_GATE):
+        while number < num_steps or (monotonic() - begin < least_s and number < most):
             yield
             clock.note_end()
             number += 1

@@ -151,7 +151,7 @@ def test_a_narrow_terminal_loses_columns_and_says_which():
     heads = [re.search(r"^family +.*name$", done.stdout, re.MULTILINE)[0].split() for done in (narrow, wide, whole)]
     assert heads[0] == ["family", "calls", "total", "share", "mean", "name"]
     assert heads[1] == heads[2] == ["family", "rule", "calls", "total", "share", "mean", "min", "max", "name"]
-    said = " ".join(narrow.stdout.split("Not in 80 columns (--top 0 shows all): ")[1].split())
+    said = " ".join(narrow.stdout.split("Not in 80 columns (show --top 0 shows all): ")[1].split())
     assert "Kernels: rule, min, max; NVTX ranges: style, " in said
     assert "Not in" not in wide.stdout + whole.stdout
 

@@ -82,6 +82,7 @@ class SimulatedScript:
             more = {"busy": busy, "matmul_fp32": 0.0, "unaligned": 0.0}
             phases = {"optimizer": step * self.parts.get("other", 0.0) / 3}
             shares = {"step_ns": step, "kernels": kernels | more, "phases": phases, "num_syncs": 0}
+            shares |= {"issue": {"": MS}}
             return shares | {"num_alloc_retries": 0, "float32_matmul_precision": "highest", "room": self.room}
         if request["kind"] == "calls":
             raise VariantFailedError("calls cannot be recorded")

@@ -67,7 +67,7 @@ def record(rows: int, is_fused: bool = True, num_passes: int = 1, is_bf16: bool 
             loss.backward()
         phases.append("optimizer")
         optimizer.step()
-    step = {"calls": recorder.calls, "numbers": recorder.numbers, "optimizer": None, "issue": {"": MS, "optimizer": MS}}
+    step = {"calls": recorder.calls, "numbers": recorder.numbers, "optimizer": None}
     return step | {"rows": rows, "factor": num_passes}
 
 
@@ -105,7 +105,7 @@ def test_calls_of_fewer_passes_are_those_of_larger_micro_batches_each_as_often()
 
 def predict(step: dict, changes, time=lambda part: MS):
     kernels = dict.fromkeys(("matmul", "convolution", "attention", "busy"), 0.0)
-    shares = {"step_ns": 2 * MS, "kernels": kernels}
+    shares = {"step_ns": 2 * MS, "kernels": kernels, "issue": {"": MS, "optimizer": MS}}
     return StepParts(step, shares, lambda parts: [(time(part), 0.0) for part in parts]).predict(changes)
 
 
@@ -155,13 +155,14 @@ def test_a_larger_batch_is_expected_to_be_as_fast_as_it_was_measured(cell):
     calls = [{"op": op, "args": [samples]} | fixed for op in OPERATORS]
     calls[2] |= {"args": [weight], "phase": "optimizer"}
     kernels = {"convolution": 0.0} | {name: seen[name] * MS for name in ("matmul", "attention", "busy")}
-    step = {"calls": calls, "optimizer": None, "issue": {"": seen["cpu"] * MS}, "rows": 2, "factor": 2}
+    step = {"calls": calls, "optimizer": None, "rows": 2, "factor": 2}
 
     def measure(parts):
         pairs = [(times[OPERATORS.index(part["op"])], part["args"][0]["shape"] == [4, 16]) for part in parts]
         return [((2 * larger if is_larger else base) * MS, 0.0) for (base, larger), is_larger in pairs]
 
-    parts = StepParts(step, {"step_ns": seen["step"] * MS, "kernels": kernels}, measure)
+    shares = {"step_ns": seen["step"] * MS, "kernels": kernels, "issue": {"": seen["cpu"] * MS}}
+    parts = StepParts(step, shares, measure)
     assert sum(parts.sum_parts([LARGER_BATCH]).values()) == pytest.approx(sum(larger for _, larger in times) * MS)
     before, after = parts.predict([]), parts.predict([LARGER_BATCH])
     assert before.step_ns == pytest.approx(seen["step"] * MS) and before.step_ns / after.step_ns < 1.05 * measured

@@ -64,13 +64,26 @@ def test_predictions_of_tune_have_errors_and_intervals(written):
 def test_earlier_predictions_of_tune_are_told_apart(written):
     (first,), (last,) = parts(3.0)["scripts"], parts(1.9, 2.0)["scripts"]
     both = {"scripts": [first | {"commit": "a", "title": "ViT"}, last | {"commit": "b"}]}
+    both["changed_after"] = {"a": "the time of the CPU"}
     answer = predictions.answer(both, ledger.compare_with_measured([], NOTHING))
     assert answer.facts["parts"]["number"] == 2 and answer.facts["parts"]["high"] == pytest.approx(2 / 1.9 - 1)
-    assert answer.facts["earlier"]["number"] == 1 and answer.tables["earlier_parts"].rows["script"].tolist() == ["ViT"]
+    assert answer.facts["num_earlier"] == 1 and answer.tables["earlier_parts"].rows["script"].tolist() == ["ViT"]
+    by_code = answer.tables["by_code"].rows
+    assert by_code[["commit", "number", "inside_share", "changed"]].values.tolist() == [
+        ["b", 2, 1.0, "nothing"],
+        ["a", 1, 0.0, "the time of the CPU"],
+    ]
     (together,) = answer.facts["by_part"]
     assert (together["change"], together["number"], together["inside"]) == ("several together", 2, 2)
     text = written(predicted(21), both)
-    assert "**2 predictions** of 1 script" in text and "1 earlier prediction of 1 other script" in text
+    assert "**2 predictions** of 1 script" in text and "tests today's code" not in text
+
+
+def test_tests_that_changed_the_predictor_are_no_tests_of_it(written):
+    of_tune = parts(1.9) | {"changed_after": {"": "the time of the CPU"}}
+    answer = predictions.answer(of_tune, ledger.compare_with_measured([], NOTHING))
+    assert answer.facts["changed"] == "the time of the CPU"
+    assert "**No prediction tests today's code yet.**" in written(predicted(21), of_tune)
 
 
 def test_the_page_says_which_predictors_are_gone_and_why(written):

@@ -3,6 +3,7 @@
 import json
 from statistics import median
 
+from tests.bench.expected_changes import CASES
 from tests.shipped.recordings import DATA
 
 LEDGER = json.loads((DATA / "benchmarks" / "parts.json").read_text())
@@ -11,8 +12,9 @@ EVERY = [cell | {"script": script} for script in LEDGER["scripts"] for cell in s
 EXPECTED = json.loads((DATA / "benchmarks" / "expected_parts.json").read_text())["scripts"]
 """What was expected of the last cells, committed before these were measured."""
 COMMITS = dict.fromkeys(script["commit"] for script in LEDGER["scripts"])
-"""Code that expected: before and after the time of the CPU was estimated anew, and with attention by cuDNN."""
-CELLS, LATER, NEWEST = ([cell for cell in EVERY if cell["script"]["commit"] == commit] for commit in COMMITS)
+"""Code that expected: before and after the time of the CPU was estimated anew, and with attention by cuDNN. What each
+showed was changed, so that none tests the code as it is. Cells of later commits may be new."""
+CELLS, LATER, NEWEST = ([cell for cell in EVERY if cell["script"]["commit"] == commit] for commit in [*COMMITS][:3])
 GPU_LIMITED = 0.85
 """Part of a measured step in which the GPU works, from which on it sets the pace."""
 
@@ -51,15 +53,16 @@ def test_the_last_cells_are_those_of_the_file_that_was_committed_before():
     expected = {
         (script["name"], *cell["changes"]): cell["predicted"] for script in EXPECTED for cell in script["cells"]
     }
-    assert {(cell["script"]["name"], *cell["changes"]): cell["predicted"] for cell in NEWEST} == expected
+    last = [cell for cell in EVERY if cell not in CELLS + LATER]
+    found = {(cell["script"]["name"], *cell["changes"]): cell["predicted"] for cell in last}
+    assert last[: len(NEWEST)] == NEWEST and found.items() <= expected.items()
     assert not any("measured" in cell for script in EXPECTED for cell in script["cells"])
-    names = {cell["script"]["name"] for cell in CELLS + LATER}
-    assert names.isdisjoint(script["name"] for script in EXPECTED)
+    names = [script["name"] for script in LEDGER["scripts"]]
+    assert len({*names}) == len(names)
 
 
 def test_the_last_cells_meet_the_targets_where_the_gpu_sets_the_pace():
-    """Their changes were measured in another process than their parts, minutes later: the CPU was faster by up to 40%
-    by then, which is what is wrong in the others. Their kernels were expected as well."""
+    """Their kernels were expected as well."""
     errors = [*map(find_step_error, NEWEST)]
     limited = [*filter(is_gpu_limited, NEWEST)]
     assert median(map(find_step_error, limited)) <= 0.015 and max(map(find_step_error, limited)) <= 0.031
@@ -69,9 +72,55 @@ def test_the_last_cells_meet_the_targets_where_the_gpu_sets_the_pace():
     assert sum(map(is_inside, NEWEST)) == 15
 
 
+def test_the_others_are_wrong_where_the_time_of_the_cpu_was():
+    """It was taken from two steps at one moment, which were slow in the first process; casts cost less than expected.
+    In RoBERTa with another optimizer, what was measured is as uncertain: its interval holds what was expected."""
+    missed = {(cell["script"]["name"], *cell["changes"]): cell for cell in NEWEST if not is_inside(cell)}
+    roberta = missed.pop(("roberta_eager_8x256", "fused_adamw"))
+    expected = roberta["script"]["step_ns"] / roberta["predicted"]["step_ns"]
+    assert roberta["measured"]["low"] < expected < roberta["measured"]["high"]
+    assert [*missed] == [
+        ("gpt2_6x384", "tf32"),
+        ("gpt2_6x384", "bf16"),
+        ("gpt2_6x384", "bf16", "padding", "fused_adamw"),
+        ("medium_2x640", "tf32"),
+    ]
+    for cell in missed.values():
+        assert cell["predicted"]["cpu_ns"] > cell["predicted"]["gpu_ns"] and find_kernel_error(cell) < 0.06
+    by_name = {cell["script"]["name"]: cell["script"] for cell in NEWEST}
+    layers = {"gpt2_6x384": 12, "medium_2x640": 24}
+    each = [sum(by_name[name]["issue_ns"].values()) / number for name, number in layers.items()]
+    assert each[0] > 1.9 * each[1], "one model, the same calls in each layer"
+
+
+def test_launching_one_model_took_another_time_in_each_process():
+    issue = [script["issue_ns"] for script in LEDGER["scripts"] if script["name"] in ("gpt2_16x256", "gpt2_4x128")]
+    forward, backward = ([times[name] for times in issue] for name in ("", "backward"))
+    assert forward[0] > 1.2 * forward[1] and backward[1] > 1.5 * backward[0], "not faster or slower as a whole"
+
+
+def test_steps_that_the_cpu_limits_took_longer_after_a_trace():
+    """Steps were timed before the first trace of the process, and turns were taken after it."""
+    slower = {
+        cell["script"]["name"]: cell["measured"]["base_ns"] / cell["script"]["step_ns"]
+        for cell in CELLS + LATER
+        if sum(cell["script"]["issue_ns"].values()) > 0.85 * cell["script"]["step_ns"]
+    }
+    assert len(slower) == 6 and all(1.05 < ratio < 1.5 for ratio in slower.values())
+
+
+def test_each_code_of_these_was_changed_after_its_cells():
+    assert [*LEDGER["changed_after"]][:3] == [*COMMITS][:3]
+
+
+def test_the_next_cells_are_of_scripts_that_led_to_no_change():
+    known = {script["name"] for script in LEDGER["scripts"] if script["commit"] in LEDGER["changed_after"]}
+    assert known.isdisjoint(case.name for case in CASES) and sum(len(case.cells) for case in CASES) >= 12
+
+
 def test_the_guide_says_how_well_changes_are_expected():
     errors = [*map(find_step_error, LATER)]
-    said = f"{len(LATER)} predictions on nine scripts that were not measured before have a median error of "
+    said = f"{len(LATER)} predictions on nine new scripts have a median error of "
     said += f"{format_share(median(errors))}, 90% within {format_share(find_quantile(errors, 0.9))}"
     assert len({cell["script"]["name"] for cell in LATER}) == 9
     assert f"{said}, and {sum(map(is_inside, LATER))} measured speed-ups in their intervals" in TESTED
