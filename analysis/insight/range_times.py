@@ -55,7 +55,7 @@ def _mark_notes(ranges: pd.DataFrame) -> np.ndarray:
     after which calls that wait for the GPU."""
     paths = ranges["path"].cat
     texts = paths.categories.astype(str)
-    notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
+    notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.BREAK, vocabulary.CAPTURED))
     notes |= texts.str.contains(rf"(?:^|/)(?:{vocabulary.CALL}|{vocabulary.SYNC})\d+(?:{vocabulary.BROKEN})?$")
     return np.asarray(notes, bool)[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from profiler_job.analysis.changes.waiting_lines import LEAST_SHARE, MOST_LINES
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
-from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING
+from profiler_job.analysis.reference.python_libraries import GARBAGE, LOCK, LOGGING, PRINTING, leave_out_compile
 from profiler_job.jobs.contract.messages import BATCHES, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
@@ -87,6 +87,12 @@ def describe_lines(
             f"({make_printable(row.below)}){do}{most}"
         )
     return lines
+
+
+def fit_to_compiled(rows: pd.DataFrame, is_compiled: bool) -> pd.DataFrame:
+    """Return lines without advice to compile, if the script is compiled already. rows: of the section or table
+    `waits`."""
+    return rows.assign(do=rows["do"].astype(str).map(leave_out_compile)) if is_compiled and len(rows) else rows
 
 
 def list_workers(scalars: Mapping[str, float]) -> dict[int, float]:

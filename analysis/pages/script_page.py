@@ -8,15 +8,16 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.capture.math_paths import sum_math_paths
-from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight import run_advice, run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.module_times import describe_largest, list_modules
-from profiler_job.analysis.insight.recorded_compiling import describe_compiling
+from profiler_job.analysis.insight.recorded_compiling import AGAIN, GIVEN_UP, describe_compiling
 from profiler_job.analysis.insight.wait_causes import name_causes
 from profiler_job.analysis.insight.wait_lines import (
     describe_recorded_waits,
     find_causes,
+    fit_to_compiled,
     list_workers,
     scale_waits,
     select_scalars,
@@ -54,6 +55,7 @@ def answer(
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
     scalars = select_scalars(figures)
+    waits = fit_to_compiled(waits, run_advice.is_compiled(run))
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
     if limit is not None:
         limit = find_causes(limit, waits)
@@ -65,6 +67,7 @@ def answer(
         "waits": describe_recorded_waits(waits, scalars, limit),
         "worker_ns": scalars.get(f"{BATCHES}worker_ns"),
         "compiling": describe_compiling(compile_notes, scalars),
+        "has_recompiled": bool(compile_notes["kind"].isin([AGAIN, GIVEN_UP]).any()),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,

@@ -7,7 +7,7 @@ from profiler_job.analysis.capture.graph_breaks import Break, find_breaks
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.jobs.contract.ranges import CALL, FOLLOWED
+from profiler_job.jobs.contract.ranges import BREAK, CALL, FOLLOWED
 from tests.capture.nsys_files import Export
 from tests.capture.traces import Trace
 
@@ -24,13 +24,14 @@ def write_step(export, at, kernels, late_ns):
         export.launch(at + 10 + 2 * place, start=start, end=start + 20, name=name)
 
 
-def make_capture(
-    tmp_path,
+def make_export(
     followed=(FIRST, FIRST, "print", SECOND),
     measured=(FIRST, FIRST, "print", SECOND),
     library="",
     parts="h.{}=100",
+    lines=(),
 ):
+    """lines: what a script noted of those at which graphs break."""
     export = Export()
     for step, late_ns in enumerate((0, 500)):
         export.span("step", 1000 * step, 1000 * step + 990)
@@ -47,7 +48,13 @@ def make_capture(
         for place, kernel in enumerate(launches):
             at = 4010 + 100 * number + 10 * place
             export.push(f"{kernel}|{parts.format(number)}", at, at + 5)
-    return read(export.sqlite(tmp_path / "a.sqlite"))
+    for place, line in enumerate(lines):
+        export.push(f"{BREAK}{line}", 4200 + 10 * place, 4205 + 10 * place)
+    return export
+
+
+def make_capture(tmp_path, *args, **options):
+    return read(make_export(*args, **options).sqlite(tmp_path / "a.sqlite"))
 
 
 def test_a_break_has_the_idle_time_and_the_kernels_between_its_graphs(tmp_path):

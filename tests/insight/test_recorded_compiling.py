@@ -25,7 +25,8 @@ from tests.insight.test_recorded_waits import RUN, write_record
 from tests.page_words import read_page
 
 NOTED = {"rank": 0, "graphs": 2, "late_graphs": 1, "cached_graphs": 0, "compiling_s": 41.5, "compiled_autograd": ""}
-NOTED |= {"graphs_errors": ["skip_code: ImportError: not in /home/ada/torch/eval_frame.py"]}
+AGAIN = {"reason": "tensor 'x' size mismatch at index 1. expected 512, actual 640", "function": "forward", "line": 12}
+NOTED |= {"recompilations": [], "graphs_errors": ["skip_code: ImportError: not in /home/ada/torch/eval_frame.py"]}
 BROKEN = {"reason": "Failed to trace builtin operator: Dynamo does not know `print`", "function": "tokenize"}
 
 
