@@ -93,6 +93,16 @@ def find_breaks(capture: Capture, attribution: Attribution) -> list[Break]:
     return breaks
 
 
+def measure_idle(capture: Capture, attribution: Attribution) -> int:
+    """Measure how long GPUs run no kernel between the first and the last of each measured step, in all (ns): what the
+    idle time of breaks is a part of."""
+    key = ["process", "device", "step"]
+    rows = capture.kernels[["process", "device", "start_ns", "end_ns"]].assign(step=attribution.kernels["step"])
+    rows = rows[rows["step"] >= 0].sort_values([*key, "start_ns"], kind="stable")
+    reached = rows.groupby(key, sort=False)["end_ns"].cummax().groupby([rows[name] for name in key], sort=False).shift()
+    return int((rows["start_ns"] - reached).clip(lower=0).sum())
+
+
 def read_lines(ranges: pd.DataFrame) -> list[BrokenLine]:
     """Read the lines at which graphs break from the ranges of a capture; none in older ones."""
     rows = ranges[ranges["name"].astype(str).str.startswith(vocabulary.BREAK)]

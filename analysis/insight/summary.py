@@ -19,7 +19,7 @@ from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.collective_time import Communication
 from profiler_job.analysis.capture.compiled_graphs import has_compiled
 from profiler_job.analysis.capture.distinct_values import find_distinct
-from profiler_job.analysis.capture.graph_breaks import find_breaks, read_lines
+from profiler_job.analysis.capture.graph_breaks import find_breaks, measure_idle, read_lines
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.selection import find_first_event, find_gpus, select
@@ -164,6 +164,7 @@ def summarise_part(
         "compute_capabilities": capabilities,
         "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
         "is_compiled": is_compiled,
+        "captured_waiting_ns": measure_idle(capture, attribution) if breaks else None,
     }
     broken = list_captured(read_lines(attribution.ranges), breaks if selection.range is None else [])
     lines = bound_savings(sections["waits"], facts["waiting_ns"] or 0, facts["sample_period_ns"] or 0)

@@ -28,7 +28,11 @@ from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
 from profiler_job.analysis.pages.script_compiling import build_breaks_table
-from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
+from profiler_job.analysis.pages.script_memory import (
+    build_memory_charts,
+    build_memory_tables,
+    describe_compiled_activations,
+)
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.show.wait_stacks import TITLE, tabulate_stacks
@@ -68,6 +72,7 @@ def answer(
         "worker_ns": scalars.get(f"{BATCHES}worker_ns"),
         "compiling": describe_compiling(compile_notes, scalars),
         "has_recompiled": bool(compile_notes["kind"].isin([AGAIN, GIVEN_UP]).any()),
+        "compiled_activations": describe_compiled_activations(scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
