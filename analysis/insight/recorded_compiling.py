@@ -24,7 +24,7 @@ from profiler_job.jobs.contract.ranges import PASSES
 from profiler_job.jobs.contract.words import format_count, inflect
 
 AGAIN, GIVEN_UP, NOT_KNOWN = "compiled again", "given up", "modules not known"
-"""Kinds of notes, besides BREAK."""
+"""Kinds of notes, next to BREAK."""
 MOST_AGAIN = 4
 """Functions that were compiled again, of which a sentence says why."""
 

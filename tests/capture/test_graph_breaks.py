@@ -109,6 +109,11 @@ def test_notes_of_graphs_are_no_ranges_of_the_script(tmp_path):
     assert shown == {"step", "forward", "modules:step", "modules:forward", "GPT (compiled)"}
 
 
+def test_show_names_the_layers_inside_a_compiled_model(tmp_path):
+    modules = summarise(make_capture(tmp_path)).sections["modules"].set_index("name")["total_ns"]
+    assert modules.to_dict() == {"GPT/h.*": 60, "GPT (compiled)": 20}, "what no graph has is of the whole"
+
+
 def test_without_a_break_or_with_other_kernels_in_measured_steps_there_is_no_cost(tmp_path):
     whole = make_capture(tmp_path, (FIRST, FIRST), (FIRST, FIRST))
     assert find_breaks(whole, attribute(whole)) == []
