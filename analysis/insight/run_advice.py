@@ -20,7 +20,7 @@ from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
-from profiler_job.jobs.contract.messages import SAMPLED
+from profiler_job.jobs.contract.messages import COMPILE, SAMPLED
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
 FORWARD_ATTENTION = r"flash_fprop|flash_fwd|fmha_fwd|fmha_cutlassF"
@@ -74,16 +74,17 @@ def advise(
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts |= {"recomputed": _measure_recomputed(totals), "attention_matmuls_ns": _sum_attention_matmuls(totals)}
     idle_ns = float(elapsed[[name for name in IDLE if name in elapsed]].sum().sum()) / num_gpus
-    facts |= {"is_compiled": is_compiled(run), "captured_waiting_ns": idle_ns}
+    facts |= {"is_compiled": is_compiled(run, scalars), "captured_waiting_ns": idle_ns}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     facts |= {"sampled_share": scalars.get(f"{SAMPLED}covered"), "own_python_ns": _find_own(scalars) * waiting_ns}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
 
 
-def is_compiled(run: Mapping[str, Any]) -> bool:
-    """Whether torch.compile compiled something of a run."""
+def is_compiled(run: Mapping[str, Any], scalars: Mapping[str, float]) -> bool:
+    """Whether torch.compile compiled something of a run: its model, or a part, as each block by itself."""
     value = run.get("compile")
-    return value is not None and not pd.isna(value) and str(value) != find_default("compile")
+    is_model = value is not None and not pd.isna(value) and str(value) != find_default("compile")
+    return is_model or bool(scalars.get(f"{COMPILE}graphs") or scalars.get(f"{COMPILE}cached_graphs"))
 
 
 def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:

@@ -107,10 +107,10 @@ def answers(
         frames = _frames(**rows)
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
         run_id = str(run["run_id"])
-        lines, limit = fit_to_compiled(waits_of(run), run_advice.is_compiled(run)), limits.get(run_id)
+        noted_scalars, notes = scalars_of(run), notes_of(run)
+        scalars = select_scalars(noted_scalars) if len(noted_scalars) else {}
+        lines, limit = fit_to_compiled(waits_of(run), run_advice.is_compiled(run, scalars)), limits.get(run_id)
         limit = find_causes(limit, lines) if limit is not None and len(lines) else limit
-        notes = notes_of(run)
-        scalars = select_scalars(scalars_of(run)) if len(lines) or len(notes) else {}
         noted = {"waits": lines, "scalars": scalars, "breaks": list_recorded(notes, scalars) if len(notes) else None}
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limit, **noted)
         gains = measured_of(run)

@@ -59,7 +59,7 @@ def answer(
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
     scalars = select_scalars(figures)
-    waits = fit_to_compiled(waits, run_advice.is_compiled(run))
+    waits = fit_to_compiled(waits, run_advice.is_compiled(run, scalars))
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
     if limit is not None:
         limit = find_causes(limit, waits)

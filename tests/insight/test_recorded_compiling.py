@@ -11,6 +11,7 @@ from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.graph_breaks import Break
 from profiler_job.analysis.insight.broken_lines import list_recorded, measure_lines
 from profiler_job.analysis.insight.recorded_compiling import TABLES_OF_SCRIPTS, describe_compiling, list_notes
+from profiler_job.analysis.insight.run_advice import is_compiled
 from profiler_job.analysis.insight.wait_lines import fit_to_compiled
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.pages.script_compiling import build_breaks_table
@@ -152,6 +153,8 @@ def test_nobody_advises_to_compile_what_is_compiled(recording):
     advised = [entry for entry in facts["first"] if not entry["reason"]]
     assert advised and not [entry["do"] for entry in advised if "or use torch.compile" in entry["do"]]
     assert not {COMPILE} & {name for entry in advised for name in entry["changes"]}
+    assert is_compiled({"compile": "off"}, {"compile_graphs": 2.0}), "block by block"
+    assert is_compiled({"compile": "default"}, {}) and not is_compiled({"compile": "off"}, {"compile_graphs": 0.0})
     engine = "torch.compile or CUDA graphs launch less in backward (60% of it)"
     rows = pd.DataFrame({"do": [engine, DO[OWN_OF_MODULE], DO_SYNC]})
     assert fit_to_compiled(rows, False)["do"].tolist() == rows["do"].tolist()
