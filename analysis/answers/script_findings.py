@@ -30,8 +30,8 @@ COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phas
 
 
 def format_findings(answers: ScriptAnswers, width: int) -> str:
-    """Format what limits a step, what to change first, the lines that the GPU waits for, and the modules that take
-    most, in so many columns."""
+    """Format what limits a step, what to change first, the lines that the GPU waits for, what torch.compile did, and
+    the modules that take most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
     advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
@@ -42,7 +42,7 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
         said = [text for line in of_script["waits"] for text in wrap_text(make_printable(line), width, "  ")]
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said]
         lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width) if len(rows) else []
-    return "\n".join([*lines, *_format_modules(answers.modules, width), *_format_compiling(answers.of_script, width)])
+    return "\n".join([*lines, *_format_compiling(answers.of_script, width), *_format_modules(answers.modules, width)])
 
 
 def _format_modules(modules: pd.DataFrame, width: int) -> list[str]:

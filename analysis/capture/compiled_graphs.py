@@ -92,6 +92,12 @@ def read_graphs(ranges: pd.DataFrame) -> list[Graph]:
     ]
 
 
+def has_compiled(ranges: pd.DataFrame, kernel_names: Iterable[str]) -> bool:
+    """Return whether torch.compile has compiled something that a capture has: a module, or a kernel of Inductor's."""
+    names = ranges["name"].astype("category").cat.categories.astype(str)
+    return any(map(is_compiled, names)) or any(map(_OF_INDUCTOR.search, kernel_names))
+
+
 def list_static_kernels(graphs: Iterable[Graph]) -> set[str]:
     """List the generated kernels that no graph launches but static ones."""
     names: dict[bool, set[str]] = {True: set(), False: set()}

@@ -20,6 +20,7 @@ from profiler_job.analysis.capture import compiled_graphs, modules
 from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.jobs.contract import ranges as vocabulary
+from profiler_job.jobs.contract.source_paths import shorten_library
 
 _PLACE = ["process", "thread", "phase"]
 _PASS = "pass"
@@ -37,6 +38,17 @@ class Break(NamedTuple):
     graph: int
     launches: int
     idle_ns: int
+
+
+class BrokenLine(NamedTuple):
+    """A line at which graphs break, as the script noted it. where: file and line; "" if not known. graphs: numbers of
+    the graphs that end there, of the process."""
+
+    process: int
+    where: str
+    function: str
+    reason: str
+    graphs: tuple[int, ...]
 
 
 class _Gap(NamedTuple):
@@ -79,6 +91,27 @@ def find_breaks(capture: Capture, attribution: Attribution) -> list[Break]:
                     if is_same and step["kernel_name"].tolist() == names:
                         breaks += _measure(step, gaps)
     return breaks
+
+
+def measure_idle(capture: Capture, attribution: Attribution) -> int:
+    """Measure how long GPUs run no kernel between the first and the last of each measured step, in all (ns): what the
+    idle time of breaks is a part of."""
+    key = ["process", "device", "step"]
+    rows = capture.kernels[["process", "device", "start_ns", "end_ns"]].assign(step=attribution.kernels["step"])
+    rows = rows[rows["step"] >= 0].sort_values([*key, "start_ns"], kind="stable")
+    reached = rows.groupby(key, sort=False)["end_ns"].cummax().groupby([rows[name] for name in key], sort=False).shift()
+    return int((rows["start_ns"] - reached).clip(lower=0).sum())
+
+
+def read_lines(ranges: pd.DataFrame) -> list[BrokenLine]:
+    """Read the lines at which graphs break from the ranges of a capture; none in older ones."""
+    rows = ranges[ranges["name"].astype(str).str.startswith(vocabulary.BREAK)]
+    lines = []
+    for process, name in zip(rows["process"], rows["name"].astype(str)):
+        numbers, where, function, reason = (*name.removeprefix(vocabulary.BREAK).split("|", 3), *[""] * 3)[:4]
+        graphs = tuple(int(number) for number in numbers.split(",") if number.isdecimal())
+        lines.append(BrokenLine(int(process), shorten_library(where) or where, function, reason, graphs))
+    return lines
 
 
 def _leave_libraries(range_id: np.ndarray, ranges: pd.DataFrame) -> np.ndarray:

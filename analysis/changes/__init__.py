@@ -14,6 +14,7 @@ class AdvisedChange(Protocol):
     example of the code, at most 48 characters. A module may also have
 
     - `PLAIN`: what to do in a program without PyTorch. A change without it is not advised there.
+    - `COMPILED`: what to do in a script that torch.compile compiles already, if that is something else.
     - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
       that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
       change. A change without it is never advised: only `tune` measures it, or tells what parts of a step expect of it.
@@ -35,10 +36,13 @@ def is_advised(name: str) -> bool:
     return hasattr(load_change(name), "find_evidence")
 
 
-def describe_code(name: str, has_pytorch: bool) -> str | None:
-    """Return the code to write for a change, or what to do without PyTorch; None if it has no meaning there."""
+def describe_code(name: str, has_pytorch: bool, is_compiled: bool = False) -> str | None:
+    """Return the code to write for a change, in a script that is compiled already, or what to do without PyTorch; None
+    if it has no meaning there."""
     module = load_change(name)
-    return module.CODE if has_pytorch else getattr(module, "PLAIN", None)
+    if not has_pytorch:
+        return getattr(module, "PLAIN", None)
+    return str(getattr(module, "COMPILED", module.CODE)) if is_compiled else module.CODE
 
 
 def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -3,7 +3,8 @@
 from profiler_job.analysis.changes.compile import KEPT
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
 
-CODE = "keep weights and activations in one type, as model.to(torch.bfloat16) does, or use torch.compile"
+COMPILED = "keep weights and activations in one type, as model.to(torch.bfloat16) does"
+CODE = f"{COMPILED}, or use torch.compile"
 PLAIN = "keep weights and activations in one type"
 ACTION = "Drop the casts"
 LINE = "model.to(torch.bfloat16)"

@@ -31,8 +31,8 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         calls -= seen.findings.loc["per_tensor_optimizer", "count"]
     if time_ns < LEAST_UNFUSED * seen.sum_parts("kernels"):
         return None
-    if seen.families.get("triton"):
-        raise WithheldError(WithheldCode.ALREADY_MADE, "it is compiled already: it has Triton's kernels")
+    if seen.is_compiled:
+        raise WithheldError(WithheldCode.ALREADY_MADE, "it is compiled already, at least in part")
     evidence = f"{calls:,.0f} kernels move or map elements one after another"
     sure = "low: which of them it fuses is not known before"
     time_ns = float(time_ns) + seen.estimate_launching(calls)

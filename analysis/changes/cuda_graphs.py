@@ -13,6 +13,7 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 from profiler_job.jobs.contract.quantities import format_share
 
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
+COMPILED = 'torch.compile(model, mode="reduce-overhead")'
 PLAIN = "capture one step in a CUDA graph, and launch the graph"
 ACTION = "Use CUDA graphs"
 LINE = 'torch.compile(model, mode="reduce-overhead")'
@@ -35,7 +36,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     sure = "medium: shapes must stay the same, and not all can be captured"
     if seen.is_slowed:
         sure = "low: nsys slows the host, so without it the GPU idles less"
-    is_to_compile = seen.has_pytorch and not seen.families.get("triton")
+    is_to_compile = seen.has_pytorch and not seen.is_compiled
     ceiling_ns = compile.measure_ceiling(seen) if is_to_compile else seen.waiting_for_launches_ns
     return ChangeEvidence(min(late_ns, ceiling_ns), ceiling_ns, evidence, sure)
 

@@ -13,6 +13,7 @@ from profiler_job.analysis.reference.python_libraries import CAUSES, GARBAGE, LO
 from profiler_job.jobs.contract.errors import CodedError
 from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.ranges import PASSES
 from profiler_job.jobs.contract.step_limit import CPU, UNKNOWN, StepLimit, split_time
 
 LEAST = 0.01
@@ -28,6 +29,8 @@ KEPT_PARTS = (LOGGING, PRINTING, *CAUSES)
 """Parts of libraries in samples of Python: of a DataLoader, and what takes its time however a model is launched."""
 LEAST_SAMPLED = 0.5
 """Share of the waiting that samples must cover before something is missing in them."""
+_NO_BREAKS = pd.DataFrame(columns=["where", "function", "reason", *(f"{phase}_idle_ns" for phase in PASSES), "kernels"])
+"""Where torch.compile breaks graphs, most idle time first: as `insight.broken_lines` lists it."""
 LEAST_LOADING = 0.02
 """Part of the GPUs' work in which kernels' code is loaded, from which on start-up is in the numbers."""
 
@@ -90,9 +93,20 @@ class CaptureEvidence:
         self._own_ns = float(capture.get("own_python_ns") or 0.0)
         start, end, loaded = (capture[name] for name in ("work_start_ns", "work_end_ns", "loading_end_ns"))
         self.has_startup = loaded is not None and loaded - start >= LEAST_LOADING * (end - start)
-        self.lines = [] if self.has_startup or "lines" not in sections else find_lines(sections["lines"])
         families = sections["families"].set_index("family")["total_ns"]
         self.families = {str(name): int(time_ns) for name, time_ns in families.items()}
+        self.is_compiled = bool(capture.get("is_compiled") or self.families.get("triton"))
+        """Whether torch.compile has compiled something, as far as is known: kernels of Triton may be the script's."""
+        self.breaks: pd.DataFrame = sections.get("breaks", _NO_BREAKS)
+        self._captured_waiting_ns: float | None = capture.get("captured_waiting_ns")
+        lines = [] if self.has_startup or "lines" not in sections else find_lines(sections["lines"])
+        self.lines = [line for line in lines if not self._breaks_graphs(line)]
+
+    def _breaks_graphs(self, line: ScriptLine) -> bool:
+        """Whether the GPU waits for a line of its own code because it breaks a graph, which has an advice."""
+        rows = self.breaks[self.breaks["where"] == line.where.partition(" ")[0]]
+        idle_ns = float(rows[[f"{phase}_idle_ns" for phase in PASSES]].sum().sum())
+        return not line.changes and 2 * idle_ns > line.wait_ns
 
     def sum_parts(self, *names: str) -> float:
         """Return the time in which GPUs do these things, by the parts of the verdict."""
@@ -107,6 +121,11 @@ class CaptureEvidence:
     def waiting_ns(self) -> float:
         """The time that a GPU idles between its first and its last operation, if start-up is not in it."""
         return 0.0 if self.has_startup else self.sum_parts("late_launch", "sync", "between", "unknown_idle")
+
+    @property
+    def captured_waiting_ns(self) -> float:
+        """The same in the steps that nsys captured, which `breaks` are of."""
+        return self.waiting_ns if self._captured_waiting_ns is None else self._captured_waiting_ns
 
     @property
     def launched_ns(self) -> float:

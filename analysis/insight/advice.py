@@ -69,7 +69,7 @@ def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
 
 def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:
     for name in CHANGES:
-        code = describe_code(name, seen.has_pytorch)
+        code = describe_code(name, seen.has_pytorch, seen.is_compiled)
         if code is None:
             continue
         try:

@@ -8,7 +8,7 @@ within it, so that threads that wait together count once.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
-from profiler_job.analysis.capture.graph_breaks import find_breaks
+from profiler_job.analysis.capture.graph_breaks import Break
 from profiler_job.analysis.insight.garbage_times import measure_collections
 from profiler_job.analysis.insight.section_columns import ELAPSED, GPU_SPAN, KERNEL_TIME, SECTIONS
 from profiler_job.analysis.reference import cuda_api, gemm_names
@@ -150,8 +150,14 @@ class Finding:
     launching_ns: int | None = None
 
 
-def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
-    """Find what takes time in `capture`, the most time first; columns: COLUMNS."""
+def find_findings(
+    capture: Capture,
+    attribution: Attribution,
+    gpus: pd.DataFrame,
+    taxonomy: Taxonomy,
+    breaks: Sequence[Break],
+) -> pd.DataFrame:
+    """Find what takes time in `capture`, the most time first; columns: COLUMNS. breaks: of its graphs."""
     num_updates = _num_optimizer_ranges(attribution.ranges)
     return make_findings_table(
         [
@@ -165,7 +171,7 @@ def find_findings(capture: Capture, attribution: Attribution, gpus: pd.DataFrame
             *find_in_copies(capture.memops, int(gpus["span_ns"].sum())),
             *_find_in_calls(capture, attribution),
             *_find_tiny_kernels(capture, attribution, gpus),
-            *_find_graph_breaks(capture, attribution, int(gpus["span_ns"].sum())),
+            *_find_graph_breaks(breaks, int(gpus["span_ns"].sum())),
             *_find_garbage(capture, int(gpus["span_ns"].sum())),
         ]
     )
@@ -520,8 +526,7 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
     yield Finding("tiny_kernels", time, capture.events_ns, ELAPSED, shorter, "; ".join(evidence))
 
 
-def _find_graph_breaks(capture: Capture, attribution: Attribution, span_ns: int) -> Iterator[Finding]:
-    breaks = find_breaks(capture, attribution)
+def _find_graph_breaks(breaks: Sequence[Break], span_ns: int) -> Iterator[Finding]:
     if breaks:
         regions = Counter(f"{shorten(graph_break.region)} in {graph_break.phase}" for graph_break in breaks)
         of_regions = ", ".join(f"{name}: {count}" for name, count in regions.most_common(_TOP))

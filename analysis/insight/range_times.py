@@ -55,7 +55,7 @@ def _mark_notes(ranges: pd.DataFrame) -> np.ndarray:
     those of single calls that wait for the GPU or copy."""
     paths = ranges["path"].cat
     texts = paths.categories.astype(str)
-    notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.CAPTURED))
+    notes = texts.str.startswith((vocabulary.GRAPH, vocabulary.BREAK, vocabulary.CAPTURED))
     calls = "|".join((vocabulary.CALL, vocabulary.SYNC, vocabulary.COPY))
     notes |= texts.str.contains(rf"(?:^|/)(?:{calls})\d+(?:{vocabulary.BROKEN})?$")
     return np.asarray(notes, bool)[paths.codes.to_numpy()] if len(ranges) else np.zeros(0, bool)

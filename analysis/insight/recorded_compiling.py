@@ -11,9 +11,10 @@ from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.graph_breaks import Break, find_breaks
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.broken_lines import BREAK, COUNTED, measure_lines, sum_breaks
 from profiler_job.analysis.insight.recorded_waits import read_waits
 from profiler_job.analysis.recording.ingest import ResultsError, first_rank, processes_by_rank
-from profiler_job.jobs.contract.compiling import Compiling, CompilingRecord, GraphBreak
+from profiler_job.jobs.contract.compiling import Compiling, CompilingRecord, Recompilation
 from profiler_job.jobs.contract.integrity import load_json
 from profiler_job.jobs.contract.invalid_data import describe_invalid
 from profiler_job.jobs.contract.layout import CAPTURE, COMPILING
@@ -22,10 +23,10 @@ from profiler_job.jobs.contract.quantities import format_time
 from profiler_job.jobs.contract.ranges import PASSES
 from profiler_job.jobs.contract.words import format_count, inflect
 
-BREAK, NOT_KNOWN = "graph break", "modules not known"
-"""Kinds of notes."""
-COUNTED = ("breaks", "kernels", "idle_ns")
-"""What is counted of graph breaks: how many, kernels between their graphs, and idle time of the GPU."""
+AGAIN, GIVEN_UP, NOT_KNOWN = "compiled again", "given up", "modules not known"
+"""Kinds of notes, next to BREAK."""
+MOST_AGAIN = 4
+"""Functions that were compiled again, of which a sentence says why."""
 
 
 def read_compiling(run: Path) -> dict[str, pd.DataFrame]:
@@ -63,27 +64,14 @@ def list_notes(compiling: Compiling, breaks: Sequence[Break]) -> list[dict[str, 
         {"kind": BREAK, "where": line.where, "function": line.function, "reason": line.reason, **not_known, **costs}
         for line, costs in zip(compiling.breaks, measure_lines(compiling.breaks, breaks))
     ]
+    for again in compiling.recompilations:
+        kind = GIVEN_UP if again.gave_up else AGAIN
+        rows.append(
+            {"kind": kind, "where": again.where, "function": again.function, "reason": again.reason, **not_known}
+        )
     for reason in [*compiling.errors, *filter(None, [compiling.compiled_autograd])]:
         rows.append({"kind": NOT_KNOWN, "where": "", "function": "", "reason": reason, **not_known})
     return [{"rank": compiling.rank} | row for row in rows]
-
-
-def measure_lines(lines: Sequence[GraphBreak], breaks: Sequence[Break]) -> list[dict[str, int]]:
-    """Measure what each line costs at which graphs break, in the mean over the captured steps of a rank: columns of
-    `compile_notes`, none where it is not known. A break at which no graph ends is of the line that ends none, if there
-    is one such line."""
-    owners = {graph: place for place, line in enumerate(lines) for graph in line.graphs}
-    others = [place for place, line in enumerate(lines) if not line.graphs]
-    if not breaks or (owners and all(each.graph < 0 for each in breaks)):
-        return [{} for _ in lines]
-    if len(others) == 1:
-        owners[-1] = others[0]
-    known = set(owners.values())
-    return [
-        {name: round(value) for name, value in sum_breaks(own, breaks).items()} if place in known else {}
-        for place in range(len(lines))
-        for own in [[each for each in breaks if owners.get(each.graph) == place]]
-    ]
 
 
 def read_breaks(file: Path) -> dict[int, list[Break]]:
@@ -93,19 +81,6 @@ def read_breaks(file: Path) -> dict[int, list[Break]]:
     breaks = find_breaks(capture, attribution)
     first, processes = first_rank(attribution.ranges), processes_by_rank(attribution.ranges)
     return {rank: [each for each in breaks if each.process == process] for rank, process in enumerate(processes, first)}
-
-
-def sum_breaks(breaks: Sequence[Break], of: Sequence[Break] = ()) -> dict[str, float]:
-    """Sum graph breaks of captured steps, forward and backward, in the mean over the steps and processes of `of`, which
-    are all that were measured: how many there are, the kernels between their graphs, and how long the GPU is idle at
-    them (ns)."""
-    summed: dict[str, float] = {}
-    for phase in PASSES:
-        num = len({(each.process, each.step) for each in of or breaks if each.phase == phase})
-        own = [each for each in breaks if each.phase == phase]
-        counts = len(own), sum(each.launches for each in own), sum(each.idle_ns for each in own)
-        summed |= {f"{phase}_{name}": count / num for name, count in zip(COUNTED, counts) if num}
-    return summed
 
 
 def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> list[str]:
@@ -121,8 +96,9 @@ def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> lis
     if num := int(of.get("late_graphs", 0)):
         lines.append(
             f"Of these, {num:,} {'was' if num == 1 else 'were'} made in measured steps, which took longer for it. "
-            "Measure with a larger --skip, or find out why torch.compile compiles again."
+            "Measure with a larger --skip."
         )
+    lines += describe_recompilations(_list_recompilations(notes))
     for phase in PASSES:
         if breaks := of.get(f"{phase}_breaks"):
             idle, kernels = format_time(of[f"{phase}_idle_ns"]), of[f"{phase}_kernels"]
@@ -132,6 +108,38 @@ def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> lis
             )
     unknown = notes.loc[notes["kind"] == NOT_KNOWN, "reason"].astype(str).drop_duplicates()
     return lines + [f"The modules of some kernels are not known. Reason: {why}." for why in unknown]
+
+
+def _list_recompilations(notes: pd.DataFrame) -> list[Recompilation]:
+    """List what the first rank compiled again."""
+    rows = notes[notes["kind"].isin([AGAIN, GIVEN_UP])]
+    rows = rows[rows["rank"] == rows["rank"].min()].astype({"kind": str, "where": str, "function": str, "reason": str})
+    return [
+        Recompilation(reason=row.reason, where=row.where, function=row.function, gave_up=row.kind == GIVEN_UP)
+        for row in rows.itertuples()
+    ]
+
+
+def describe_recompilations(recompilations: Sequence[Recompilation]) -> list[str]:
+    """Describe each function that was compiled again in measured steps, with the guard that failed, and what to do."""
+    by_function: dict[tuple[str, str], list[Recompilation]] = {}
+    for again in recompilations:
+        by_function.setdefault((again.function, again.where), []).append(again)
+    lines = [_describe_function(each) for each in by_function.values()]
+    if len(lines) > MOST_AGAIN:
+        lines = [*lines[:MOST_AGAIN], f"So were {format_count(len(lines) - MOST_AGAIN, 'other function')}."]
+    advice = "Keep what a guard names the same in all steps, or give torch.compile dynamic=True if it is a size."
+    return [*lines, advice] if lines else []
+
+
+def _describe_function(each: Sequence[Recompilation]) -> str:
+    last = each[-1]
+    place = f"{last.function} ({last.where})" if last.where else last.function
+    guard = f"The guard that failed{' the last time' if len(each) > 1 else ''}: {last.reason}."
+    if last.gave_up:
+        return f"torch.compile compiled {place} too often and gave it up: Python runs it. {guard}"
+    times = f" {format_count(len(each), 'time')}" if len(each) > 1 else ""
+    return f"torch.compile compiled {place} again{times} in measured steps. {guard}"
 
 
 TABLES_OF_SCRIPTS = (read_waits, read_compiling)

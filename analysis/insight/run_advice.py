@@ -12,14 +12,15 @@ import pandas as pd
 
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
-from profiler_job.analysis.insight.run_limit import BUSY
+from profiler_job.analysis.insight.run_limit import BUSY, IDLE
 from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
-from profiler_job.jobs.contract.messages import SAMPLED
+from profiler_job.jobs.contract.messages import COMPILE, SAMPLED
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
 FORWARD_ATTENTION = r"flash_fprop|flash_fwd|fmha_fwd|fmha_cutlassF"
@@ -36,11 +37,12 @@ def advise(
     limit: StepLimit | None,
     waits: pd.DataFrame | None = None,
     scalars: Mapping[str, float] = MappingProxyType({}),
+    breaks: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Of one step of a run, of its GPUs in the mean, as in `advice.advise`. elapsed, findings: its rows of
     `metrics.elapsed`; totals: of `kernel_totals`; api: names of its calls; timed: its `clocks`; limit: of
     `step_limits.find_limits`, with the causes of `wait_lines.find_causes`; waits: the table of that name, and scalars:
-    of the run. No rows if the run was not timed or profiled."""
+    of the run; breaks: of `broken_lines.list_recorded`. No rows if the run was not timed or profiled."""
     if limit is None or elapsed.empty or totals.empty or ranges.STEP not in timed:
         return advice.make_advice_table([])
     lines = scale_waits(waits, scalars, limit) if waits is not None and len(waits) else pd.DataFrame(columns=_OF_LINES)
@@ -68,12 +70,21 @@ def advise(
         "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),
         "api": api,
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
-    }
+    } | ({} if breaks is None else {"breaks": breaks})
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts |= {"recomputed": _measure_recomputed(totals), "attention_matmuls_ns": _sum_attention_matmuls(totals)}
+    idle_ns = float(elapsed[[name for name in IDLE if name in elapsed]].sum().sum()) / num_gpus
+    facts |= {"is_compiled": is_compiled(run, scalars), "captured_waiting_ns": idle_ns}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     facts |= {"sampled_share": scalars.get(f"{SAMPLED}covered"), "own_python_ns": _find_own(scalars) * waiting_ns}
     return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+
+
+def is_compiled(run: Mapping[str, Any], scalars: Mapping[str, float]) -> bool:
+    """Whether torch.compile compiled something of a run: its model, or a part, as each block by itself."""
+    value = run.get("compile")
+    is_model = value is not None and not pd.isna(value) and str(value) != find_default("compile")
+    return is_model or bool(scalars.get(f"{COMPILE}graphs") or scalars.get(f"{COMPILE}cached_graphs"))
 
 
 def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:

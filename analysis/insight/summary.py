@@ -17,13 +17,16 @@ from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import UNKNOWN_PROCESS, Capture, get_process_id
 from profiler_job.analysis.capture.chosen_part import ALL, Selection
 from profiler_job.analysis.capture.collective_time import Communication
+from profiler_job.analysis.capture.compiled_graphs import has_compiled
 from profiler_job.analysis.capture.distinct_values import find_distinct
+from profiler_job.analysis.capture.graph_breaks import find_breaks, measure_idle, read_lines
 from profiler_job.analysis.capture.inferred import infer_phases
 from profiler_job.analysis.capture.kernel_overlaps import KernelOverlaps
 from profiler_job.analysis.capture.selection import find_first_event, find_gpus, select
 from profiler_job.analysis.capture.startup import find_loading_end, find_startup_end
 from profiler_job.analysis.insight import advice, findings, gpu_limit
 from profiler_job.analysis.insight.api_times import summarise_api, summarise_launches
+from profiler_job.analysis.insight.broken_lines import list_captured
 from profiler_job.analysis.insight.capture_gaps import find_unmatched_ranges, list_missing, list_problems
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.communication import measure
@@ -35,7 +38,7 @@ from profiler_job.analysis.insight.range_times import summarise_ranges
 from profiler_job.analysis.insight.results import NUM_MOMENTS, Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS, compute_share, make_frame
 from profiler_job.analysis.insight.wait_causes import add_causes
-from profiler_job.analysis.insight.wait_lines import bound_savings
+from profiler_job.analysis.insight.wait_lines import bound_savings, fit_to_compiled
 from profiler_job.analysis.insight.waits import find_waits
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.reference.kernel_families import COMMUNICATION, COMPUTE_FAMILIES
@@ -136,7 +139,8 @@ def summarise_part(
     sections["families"] = _summarise_families(sections["kernels"])
     families = dict(zip(sections["kernels"]["name"], sections["kernels"]["family"]))
     sections["modules"] = summarise_modules(capture, attribution, families)
-    sections["findings"] = findings.find_findings(capture, attribution, sections["gpus"], taxonomy)
+    breaks = find_breaks(capture, attribution)
+    sections["findings"] = findings.find_findings(capture, attribution, sections["gpus"], taxonomy, breaks)
     if selection.range is not None:
         sections["gpus"]["idle_share"] = None
         of_exchange = ("communication", "collectives", "messages", "late_kernels")
@@ -144,7 +148,8 @@ def summarise_part(
         of_idle = sections["findings"]["kind"].isin(findings.OF_IDLE_TIME)
         sections["findings"] = sections["findings"][~of_idle].reset_index(drop=True)
     waits = find_waits(capture, attribution, gpus, taxonomy, is_whole=selection.range is None, clean=clean)
-    sections |= waits.sections
+    is_compiled = has_compiled(attribution.ranges, sections["kernels"]["name"])
+    sections |= waits.sections | {"waits": fit_to_compiled(waits.sections["waits"], is_compiled)}
     for name in ("verdict", "verdict_phases"):
         sections[name] = add_causes(sections[name], waits.causes)
     sections["problems"] = list_problems(capture, attribution)
@@ -158,9 +163,12 @@ def summarise_part(
     of_program = {
         "compute_capabilities": capabilities,
         "has_pytorch": _may_have_pytorch(attribution, sections["kernels"]),
+        "is_compiled": is_compiled,
+        "captured_waiting_ns": measure_idle(capture, attribution) if breaks else None,
     }
+    broken = list_captured(read_lines(attribution.ranges), breaks if selection.range is None else [])
     lines = bound_savings(sections["waits"], facts["waiting_ns"] or 0, facts["sample_period_ns"] or 0)
-    sections["advice"] = advice.advise(facts | of_program, sections | {"lines": lines})
+    sections["advice"] = advice.advise(facts | of_program, sections | {"lines": lines, "breaks": broken})
     return Summary(
         capture=facts,
         coverage=_measure_coverage(attribution, duration),

@@ -11,7 +11,14 @@ import pandas as pd
 from profiler_job.analysis.changes.waiting_lines import LEAST_SHARE, MOST_LINES
 from profiler_job.analysis.insight.clean_gaps import MOST_CALL_NS
 from profiler_job.analysis.insight.section_columns import SummaryTables
-from profiler_job.analysis.reference.python_libraries import DO, GARBAGE, LOCK, LOGGING, PRINTING
+from profiler_job.analysis.reference.python_libraries import (
+    DO,
+    GARBAGE,
+    LOCK,
+    LOGGING,
+    PRINTING,
+    leave_out_compile,
+)
 from profiler_job.jobs.contract.messages import BATCHES, COLLECTED, SAMPLED
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_CPU
 from profiler_job.jobs.contract.printable import make_printable
@@ -98,6 +105,12 @@ def list_loaders(scalars: Mapping[str, float]) -> list[dict[str, float]]:
             loaders.setdefault(-1 if match[1] is None else int(match[1]), {})[match[2]] = value
     together = loaders.pop(-1, {})
     return [loaders[number] for number in sorted(loaders)] or [together] * bool(together)
+
+
+def fit_to_compiled(rows: pd.DataFrame, is_compiled: bool) -> pd.DataFrame:
+    """Return lines without advice to compile, if the script is compiled already. rows: of the section or table
+    `waits`."""
+    return rows.assign(do=rows["do"].astype(str).map(leave_out_compile)) if is_compiled and len(rows) else rows
 
 
 def list_workers(loader: Mapping[str, float]) -> dict[int, float]:

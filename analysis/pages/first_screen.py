@@ -11,7 +11,7 @@ from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_to_do
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default, find_value_name
-from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE
+from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPHS
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
@@ -20,6 +20,8 @@ LEAST_RATIO = 1.05
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
+OF_LINES = (SCRIPT_LINE, WHOLE_GRAPHS)
+"""Changes with no code that fits all scripts: what to do depends on the line."""
 LIMITS = {COMPUTE: "compute", MEMORY: "memory", CPU: "CPU", COMMUNICATION: "communication"}
 """The limits in the order of the legend, with their names."""
 
@@ -108,7 +110,7 @@ def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str,
     card: dict[str, Any] = {"changes": names, "fits_limit": entry.get("fits_limit", False), "before_ns": now}
     card |= {"shown_ns": step_ns}
     card |= {"where": entry.get("where", ""), "holds": entry.get("line_share", 0.0) >= HELD}
-    card["do"] = entry["do"] if names == (SCRIPT_LINE,) else ""
+    card["do"] = entry["do"] if len(names) == 1 and names[0] in OF_LINES else ""
     card |= {
         "actions": [module.ACTION for module in modules],
         "lines": [module.LINE for module in modules if not card["do"]],

@@ -8,10 +8,11 @@ import pandas as pd
 
 from profiler_job.analysis.capture.fused_kernels import divide_fused
 from profiler_job.analysis.insight import run_advice, run_limit, step_parts
+from profiler_job.analysis.insight.broken_lines import list_recorded
 from profiler_job.analysis.insight.communication_lines import NO_CAUSES
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.results import Insight
-from profiler_job.analysis.insight.wait_lines import find_causes, select_scalars
+from profiler_job.analysis.insight.wait_lines import find_causes, fit_to_compiled, select_scalars
 from profiler_job.analysis.metrics import (
     differences,
     kernel_time,
@@ -37,7 +38,10 @@ from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
 from profiler_job.jobs.contract.step_limit import StepLimit
 
-TABLES = ("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits", "figures")
+TABLES = (
+    *("runs", "steps", "kernels", "api", "memops", "memory", "processes", "telemetry", "waits", "figures"),
+    "compile_notes",
+)
 """The tables of a recording that `answers` takes."""
 TOP_KERNELS = 12
 AXES = (*run_grid.CASE_AXES, "mode", *run_grid.VARIANT_AXES)
@@ -57,13 +61,14 @@ def answers(
     measured: pd.DataFrame | None = None,
     waits: pd.DataFrame | None = None,
     figures: pd.DataFrame | None = None,
+    compile_notes: pd.DataFrame | None = None,
     price: Price | None = None,
 ) -> Iterator[tuple[str, Answer]]:
     """(run_id, Answer) of every run in model order; one that did not finish has its status and message and no numbers.
 
     `checks` is the table of that name of the reconciliation; measured: as in `prediction.measured`. Times and calls are
     per step: medians over steps where a spread is given, means otherwise. waits,
-    figures: the tables of these names. price: of the GPUs of a run, where given.
+    figures, compile_notes: the tables of these names. price: of the GPUs of a run, where given.
     """
     ordered = run_grid.sort_runs(runs)
     num_steps = kernel_time.num_profiled_steps(kernels)
@@ -96,14 +101,17 @@ def answers(
     )
     waits_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if waits is None else waits)
     scalars_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if figures is None else figures)
+    notes_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if compile_notes is None else compile_notes)
     for (_, run), tokens in zip(ordered.iterrows(), run_grid.tokens_of(ordered), strict=True):
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
         used = {name: rows[name] for name in ("elapsed", "findings", "totals", "api")}
         run_id = str(run["run_id"])
-        lines, limit = waits_of(run), limits.get(run_id)
+        noted_scalars, notes = scalars_of(run), notes_of(run)
+        scalars = select_scalars(noted_scalars) if len(noted_scalars) else {}
+        lines, limit = fit_to_compiled(waits_of(run), run_advice.is_compiled(run, scalars)), limits.get(run_id)
         limit = find_causes(limit, lines) if limit is not None and len(lines) else limit
-        noted = {"waits": lines, "scalars": select_scalars(scalars_of(run)) if len(lines) else {}}
+        noted = {"waits": lines, "scalars": scalars, "breaks": list_recorded(notes, scalars) if len(notes) else None}
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limit, **noted)
         gains = measured_of(run)
         first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]])

@@ -6,7 +6,16 @@ import pandas as pd
 
 from profiler_job.analysis.render.answer import Chart, Column, Table
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.messages import AT_PEAK, COULD_FREE, KEPT_IN, OVER_STEP, SAVED
+from profiler_job.jobs.contract.messages import (
+    AT_PEAK,
+    COMPILE,
+    COULD_FREE,
+    KEPT_IN,
+    OVER_STEP,
+    SAVED,
+    UNKNOWN_MODULE,
+)
+from profiler_job.jobs.contract.quantities import format_quantity
 
 KEYS = {AT_PEAK: "memory", KEPT_IN: "kept", SAVED: "saved", COULD_FREE: "could_free"}
 """Key of the table of scalars whose names begin so."""
@@ -27,6 +36,18 @@ def build_memory_charts(scalars: Mapping[str, float]) -> list[Chart]:
     axes = {"x_title": "allocations and releases, in order; each point the highest of its neighbours", "y_title": "GiB"}
     title = f"Memory over a step: at most {rows['y'].max():.3g} GiB, in {rows['series'][rows['y'].idxmax()]}"
     return [Chart("over-a-step", "traces", title, rows, options={"order": order, **axes})]
+
+
+def describe_compiled_activations(scalars: Mapping[str, float]) -> str:
+    """Describe in one sentence that nobody knows which module saved the activations of a compiled script; "" if that is
+    known, or if the script is not compiled. scalars: by name, in bytes."""
+    size = scalars.get(f"{KEPT_IN}{UNKNOWN_MODULE}")
+    if not size or not (scalars.get(f"{COMPILE}graphs") or scalars.get(f"{COMPILE}cached_graphs")):
+        return ""
+    return (
+        f"Which module or operation saved the {format_quantity('bytes', size)} of activations is not known, since "
+        "torch.compile saves what backward needs of each graph as a whole."
+    )
 
 
 def build_memory_tables(scalars: Mapping[str, float]) -> list[Table]:

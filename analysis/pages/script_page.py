@@ -8,15 +8,16 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.capture.math_paths import sum_math_paths
-from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight import run_advice, run_limit
 from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.module_times import describe_largest, list_modules
-from profiler_job.analysis.insight.recorded_compiling import describe_compiling
+from profiler_job.analysis.insight.recorded_compiling import AGAIN, GIVEN_UP, describe_compiling
 from profiler_job.analysis.insight.wait_causes import name_causes
 from profiler_job.analysis.insight.wait_lines import (
     describe_recorded_waits,
     find_causes,
+    fit_to_compiled,
     list_loaders,
     list_workers,
     scale_waits,
@@ -28,7 +29,11 @@ from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import spread_column
 from profiler_job.analysis.pages.module_costs import module_table
 from profiler_job.analysis.pages.script_compiling import build_breaks_table
-from profiler_job.analysis.pages.script_memory import build_memory_charts, build_memory_tables
+from profiler_job.analysis.pages.script_memory import (
+    build_memory_charts,
+    build_memory_tables,
+    describe_compiled_activations,
+)
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.show.wait_stacks import TITLE, tabulate_stacks
@@ -55,6 +60,7 @@ def answer(
     run = runs.iloc[0]
     frames = _frames(steps, kernels, memops)
     scalars = select_scalars(figures)
+    waits = fit_to_compiled(waits, run_advice.is_compiled(run, scalars))
     limit = step_limits.find_limits(steps, kernels, memops).get(str(run["run_id"]))
     if limit is not None:
         limit = find_causes(limit, waits)
@@ -67,6 +73,8 @@ def answer(
         "waits": describe_recorded_waits(waits, scalars, limit, lines_of_loaders),
         "worker_ns": loaders[0].get("worker_ns") if len(loaders) == 1 else None,
         "compiling": describe_compiling(compile_notes, scalars),
+        "has_recompiled": bool(compile_notes["kind"].isin([AGAIN, GIVEN_UP]).any()),
+        "compiled_activations": describe_compiled_activations(scalars),
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,

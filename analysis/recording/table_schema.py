@@ -377,11 +377,15 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column(
             "kind",
             "category",
-            "graph break: a line at which torch.compile ends a graph | modules not known: of launches of graphs",
+            "graph break: a line at which torch.compile ends a graph | compiled again: a function, in a measured step "
+            "| given up: a function that was compiled too often, so that Python runs it | modules not known: of "
+            "launches of graphs",
         ),
         Column("where", "category", "file and line of a script, below the script's folder; empty if not known"),
         Column("function", "category", "the function that it is in"),
-        Column("reason", "category", "what PyTorch says of it, or which part of it is missing"),
+        Column(
+            "reason", "category", "what PyTorch says of it, such as the guard that failed; or which part is missing"
+        ),
         *(
             Column(f"{phase}_{name}", "int64", f"{what} in {phase} of a captured step; -1 if not known", True, -1)
             for phase in ranges.PASSES

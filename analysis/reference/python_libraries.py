@@ -123,6 +123,12 @@ DO = {part.name: part.do for part in PARTS} | {
     SLEEP: "sleep less, or outside of the steps",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
+_COMPILES = {
+    "torch.compile or CUDA graphs launch": "CUDA graphs launch",
+    "torch.compile or CUDA graphs take": "CUDA graphs take",
+    "; torch.compile takes away what it can trace": "",
+}
+"""What an advice says that names torch.compile, and what it says to a script that is compiled already."""
 DO_SYNC = "keep the value on the GPU, and read it every some steps"
 DO_COPY = "pin the memory of what is copied (pin_memory=True), and copy with non_blocking=True"
 """What to do where a line synchronises or copies for most of the GPU's waiting for it."""
@@ -132,8 +138,21 @@ CHANGES_BY_DO = {part.do: part.changes for part in PARTS if part.changes} | {
     DO_COPY: (COPIES,),
 }
 """The changes that do what an advice begins with, the best first."""
+CHANGES_BY_DO |= {
+    do.replace(text, other): tuple(name for name in changes if name != COMPILE)
+    for do, changes in CHANGES_BY_DO.items()
+    for text, other in _COMPILES.items()
+    if text in do
+}
 CAUSES = {part.name: part.cause for part in PARTS if part.cause} | {NO_WORKERS: DATA, SLEEP: NOTHING}
 """What the GPU waits for, by part; launches for the others."""
+
+
+def leave_out_compile(do: str) -> str:
+    """Return what to do about a line in a script that is compiled already."""
+    for text, other in _COMPILES.items():
+        do = do.replace(text, other)
+    return do
 
 
 def is_profiler(file: str) -> bool:

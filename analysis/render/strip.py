@@ -211,7 +211,8 @@ def _sum_elapsed(edges: np.ndarray, times: pd.Series) -> np.ndarray:
     ordered = np.sort(times.to_numpy(float).clip(0))
     num_before = np.searchsorted(ordered, edges)
     sums = np.concatenate([[0], np.cumsum(ordered)])
-    return num_before * edges - sums[num_before]
+    elapsed: np.ndarray = num_before * edges - sums[num_before]
+    return elapsed
 
 
 def _choose_pixels(filled: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def print_summary(noted: dict[str, Any], console: Console) -> None:
         console.print(text, soft_wrap=True, markup=False)
     phases, profiled_ns = average_phases(noted["phases"]), noted["profiled_ns"]
     if noted["gpu_memory_bytes"]:
-        console.print(format_limit(phases), soft_wrap=True, markup=False)
+        console.print(format_limit(phases, noted["compiled"]), soft_wrap=True, markup=False)
     console.print(build_phase_table(phases, profiled_ns, with_limit=bool(noted["gpu_memory_bytes"])))
     console.print(build_module_table(noted["modules"]))
     missing = NOT_SHOWN if noted["gpu_memory_bytes"] else NOT_SHOWN_ON_CPU
@@ -93,10 +93,11 @@ def find_limit(phases: Iterable[dict[str, Any]]) -> StepLimit:
     return StepLimit(parts, causes)
 
 
-def format_limit(phases: list[dict[str, Any]]) -> str:
-    """Format what limits the step, and what to do if the CPU does."""
+def format_limit(phases: list[dict[str, Any]], is_compiled: bool = False) -> str:
+    """Format what limits the step, and what to do if the CPU does. is_compiled: torch.compile compiled it."""
     limit = find_limit(phases)
-    advice = " Launch less: torch.compile, CUDA graphs, larger batches." if limit.is_launches else ""
+    compiling = "" if is_compiled else "torch.compile, "
+    advice = f" Launch less: {compiling}CUDA graphs, larger batches." if limit.is_launches else ""
     return f"The step is {describe_limit(limit)} (its phases).{advice}"
 
 

@@ -173,6 +173,11 @@ def describe_compiled(compiling: Compiling, is_compiled: bool) -> list[str]:
         lines.append(f"and {format_count(more, 'more graph break')}: the site lists all")
     if num := compiling.late_graphs:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
+    last = {(each.function, each.where): each for each in compiling.recompilations}
+    for again in [*last.values()][:MOST_BREAKS]:
+        what = "gave up, so that Python runs it," if again.gave_up else "compiled again in measured steps"
+        place = f"{again.function} ({again.where})" if again.where else again.function
+        lines.append(f"torch.compile {what} {place}: {again.reason}")
     if why := compiling.compiled_autograd:
         lines.append(f"compiled autograd runs backward as a graph: its kernels are in one line, not by module ({why})")
     if compiling.errors or (is_compiled and compiling.graphs == 0):

@@ -46,6 +46,7 @@ EXPANDABLE_SEGMENTS = "expandable_segments"
 FEWER_ACCUMULATIONS = "fewer_accumulations"
 COMPILE = "compile"
 COMPILE_BLOCKS = "compile_blocks"
+WHOLE_GRAPHS = "whole_graphs"
 CUDA_GRAPHS = "cuda_graphs"
 PADDING = "padding"
 CASTS = "casts"
@@ -85,6 +86,7 @@ CHANGES = {
     COMPILE_BLOCKS: ChangeRecord(
         label="torch.compile of blocks", one_of="compile", is_triable=True, relieves=(MEMORY, LAUNCHES)
     ),
+    WHOLE_GRAPHS: ChangeRecord(label="no graph breaks", relieves=(LAUNCHES, SYNCHRONISATION, NOTHING)),
     CUDA_GRAPHS: ChangeRecord(
         label="CUDA graphs", axis="compile", value="cudagraphs", is_triable=True, relieves=(LAUNCHES,)
     ),

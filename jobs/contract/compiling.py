@@ -20,6 +20,17 @@ class GraphBreak(_Part):
     graphs: list[int] = []
 
 
+class Recompilation(_Part):
+    """A function that was compiled again in a measured step, since a guard failed. where: its file, below the script's
+    folder, and line. reason: the guard. gave_up: it was compiled too often, so that Python runs it from then on, in
+    whichever step that was."""
+
+    reason: str
+    where: str = ""
+    function: str = ""
+    gave_up: bool = False
+
+
 class Compiling(_Part):
     """What torch.compile did in a process.
 
@@ -35,6 +46,7 @@ class Compiling(_Part):
     cached_graphs: int = 0
     seconds: float | None = None
     breaks: list[GraphBreak] = []
+    recompilations: list[Recompilation] = []
     errors: list[str] = []
     compiled_autograd: str = ""
 

@@ -32,6 +32,8 @@ COUNTED_CALLS = ("synchronize", "reads a value or copies")
 AT_PEAK, KEPT_IN, SAVED, COULD_FREE = "at_peak_", "kept_in_", "saved_", "could_free_"
 """Beginnings of the names of scalars in bytes about a script's memory at its peak: by owner, activations by module,
 kinds of tensors that are saved for backward, and what changes would free at most."""
+UNKNOWN_MODULE = "(module not known)"
+"""After KEPT_IN: activations of which the module is not known, as of all in a script that compiles."""
 OVER_STEP = "over_step_"
 """Beginning of the names of scalars in bytes that are requested of the allocator over a step; a number and the phase
 follow: `over_step_017_backward`."""

@@ -40,6 +40,11 @@ order, as `kernel|module=percent|...`, of the bytes of results (see `jobs.follow
       triton_poi_fused_gelu_7|blocks.0/mlp/act=100
       extern_kernels.addmm|blocks.0/mlp/out=100
 
+After them is an empty range for each line at which graphs break: numbers of the graphs that end there, the line, the
+function and the reason.
+
+    modules:break 0,3|train.py:8|forward|Tensor.item(): ...
+
 In followed steps each call of such a graph has a range with its number, which is no module. It says, too, whether the
 graph ends at a graph break (see `jobs.follow.graph_calls`):
 
@@ -96,6 +101,7 @@ FOLLOWED_STEP = f"{FOLLOWED}{STEP}"
 GRAPH = f"{FOLLOWED}graph "
 STATIC = " (static)"
 """Suffix of the range of a graph no size of which changes between its calls."""
+BREAK = f"{FOLLOWED}break "
 CALL, BROKEN = f"{FOLLOWED}call ", " broken"
 CAPTURED = f"{FOLLOWED}captured "
 NODE = f"{FOLLOWED}node "

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from profiler_job.jobs.contract.compiling import Compiling, GraphBreak
+from profiler_job.jobs.contract.compiling import Compiling, GraphBreak, Recompilation
 from profiler_job.jobs.contract.privacy import scrub_text
 from profiler_job.jobs.executor.python_samples import shorten_path
 
@@ -19,12 +19,26 @@ def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
         breaks=[
             GraphBreak(
                 reason=scrub_text(each["reason"]),
-                where=f"{shorten_path(each['file'], folder)}:{each['line']}" if each["file"] else "",
+                where=_name_line(each, folder),
                 function=each["function"],
                 graphs=each["graphs"],
             )
             for each in noted["graph_breaks"]
         ],
+        recompilations=[
+            Recompilation(
+                reason=scrub_text(each["reason"]),
+                where=_name_line(each, folder),
+                function=each["function"],
+                gave_up=each["gave_up"],
+            )
+            for each in noted["recompilations"]
+        ],
         errors=list(map(scrub_text, noted["graphs_errors"])),
         compiled_autograd=scrub_text(noted["compiled_autograd"]),
     )
+
+
+def _name_line(noted: dict[str, Any], folder: Path) -> str:
+    """Name a line as `train.py:8`; "" if its file is not known."""
+    return f"{shorten_path(noted['file'], folder)}:{noted['line']}" if noted["file"] else ""

@@ -30,10 +30,16 @@ from .broken_graphs import LeftFrames, is_break, list_breaks
 from .compiled_backward import CALL, CompiledBackward, find_paths, locate, read_id
 from .graph_calls import GraphCalls
 from .module_ranges import COMPILED, LOSS
+from .recompilations import Recompilations, format_recompilation
+from .script_places import shorten_path
 from .wrapping import wrap
 
 GRAPH = "modules:graph "
 """Prefix of the range of a graph: its number, its pass, and the path of the module that it was compiled for."""
+BREAK = "modules:break "
+"""Prefix of the range of a line at which graphs break: their numbers, the line, the function and the reason."""
+LONGEST_REASON = 300
+"""Characters of a reason in the name of a range."""
 STATIC = " (static)"
 """Suffix of it if no size changes between the graph's calls: then each launch has one grid."""
 GENERATED = ("triton_", "cpp_")
@@ -90,6 +96,7 @@ class CompiledGraphs:
         self.calls = GraphCalls()
         self.reasons: dict[str, Any] = {}  # why Dynamo ended its last graph of a frame, by the frame's id
         self.left = LeftFrames(self.noting_errors)
+        self.again = Recompilations(self.noting_errors, lambda: self.is_measured)
         self.ends: dict[int, Any] = {}  # why graphs ended, by their numbers, forward and backward
         self.has_own_level = False
         self.is_updating = is_updating  # whether an optimizer steps
@@ -130,6 +137,8 @@ class CompiledGraphs:
             wrap(compile_fx, "_compile_fx_inner", partial(call_within, config, GRAPH_CACHES))
         with self.noting_errors("functions left to Python"):
             self.left.begin()
+        with self.noting_errors("recompilations"):
+            self.again.begin()
         with self.noting_errors("calls of graphs"):
             self.calls.begin()
         with self.noting_errors("skip_code"):
@@ -204,34 +213,45 @@ class CompiledGraphs:
         self.reasons.clear()
         self.left.breaks.clear()
         self.left.errors.clear()
+        self.again.known.clear()
         self.num_late, self.is_measured = 0, False
 
     def list_problems(self) -> list[str]:
-        """List what a reader has to know of the graphs: those compiled in measured steps, and the errors."""
-        return [f"graphs that were compiled in measured steps: {self.num_late}"] * bool(self.num_late) + self.errors
+        """List what a reader has to know of the graphs: those compiled in measured steps, why, and the errors."""
+        late = [f"graphs that were compiled in measured steps: {self.num_late}"] * bool(self.num_late)
+        return [*late, *map(format_recompilation, self.again.known), *self.errors]
 
     def list_facts(self) -> dict[str, Any]:
         """Return what is known: the number of graphs, why kernels have no modules, graphs compiled in measured steps
         and those taken from a cache, why kernels of compiled autograd have no modules, where graphs broke (see
-        `list_breaks`), and how long all compiling took (s; None: not known)."""
-        breaks: list[dict[str, Any]] = []
+        `list_breaks`), what was compiled again in measured steps (see `recompilations`), and how long all compiling
+        took (s; None: not known)."""
         seconds, hits = None, 0
         if self.is_on:
             with self.noting_errors("counters of Dynamo"):
-                from torch._dynamo.utils import calculate_time_spent, counters, graph_break_reasons
+                from torch._dynamo.utils import calculate_time_spent, counters
 
                 hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
                 seconds = calculate_time_spent()["total_wall_time"]
-                breaks = list_breaks(graph_break_reasons, self.left, counters["graph_break"], self.ends)
         return {
             "graphs": len(self.graphs) if self.is_on else None,
             "graphs_errors": self.errors,
             "late_graphs": self.num_late,
             "cached_graphs": hits,
             "compiled_autograd": self.explain_backward(),
-            "graph_breaks": breaks,
+            "graph_breaks": self.list_breaks(),
+            "recompilations": self.again.known,
             "compiling_s": seconds,
         }
+
+    def list_breaks(self) -> list[dict[str, Any]]:
+        """List where graphs broke (see `broken_graphs.list_breaks`)."""
+        if self.is_on:
+            with self.noting_errors("graph breaks"):
+                from torch._dynamo.utils import counters, graph_break_reasons
+
+                return list_breaks(graph_break_reasons, self.left, counters["graph_break"], self.ends)
+        return []
 
     def explain_backward(self) -> str:
         """Explain why kernels of compiled autograd have no modules; "" if they have, or if there are none."""
@@ -248,9 +268,9 @@ class CompiledGraphs:
         rename: Callable[[str], str] = str,
         passes: Mapping[tuple[str, ...], Sequence[str]] | None = None,
     ) -> None:
-        """Write the graphs as ranges. paths: of modules, by id. rename: makes the path that is written of a module's
-        path below the function that was compiled. passes: the backward passes that compiled autograd ran (see
-        `compiled_backward.find_paths`)."""
+        """Write the graphs, and where they break, as ranges. paths: of modules, by id. rename: makes the path that is
+        written of a module's path below the function that was compiled. passes: the backward passes that compiled
+        autograd ran (see `compiled_backward.find_paths`)."""
         of_autograd = [graph.calls for graph in self.graphs if graph.calls]
         if of_autograd and not any(find_paths(calls, passes or {}) for calls in of_autograd):
             self.backward.error = "the followed steps have other backward passes"
@@ -263,6 +283,11 @@ class CompiledGraphs:
             for launch in graph.launches:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
                 pop()
+            pop()
+        for each in self.list_breaks():
+            place = f"{shorten_path(each['file'])}:{each['line']}" if each["file"] else ""
+            numbers = ",".join(map(str, each["graphs"]))
+            push(f"{BREAK}{numbers}|{place}|{each['function']}|{each['reason'][:LONGEST_REASON]}")
             pop()
 
 

@@ -52,7 +52,7 @@ from .script_facts import describe_parameters, make_facts, read_machine
 from .script_graphs import ScriptGraphs
 from .script_ranks import FollowError, Ranks
 from .step_clock import StepClock
-from .step_memory import StepMemory
+from .step_memory import COMPILED, StepMemory
 from .trace_ranges import TraceRanges
 from .wrapping import call_plainly, replace_closure
 
@@ -243,7 +243,7 @@ class Follower:
         if self.stage is Stage.FOLLOWED:
             self.ranges.forget()
             self.is_last = self.num_steps == self.plan.followed - 1
-            reason = "the script compiles" if self.has_compiled else "the script goes on" if self.plan.goes_on else ""
+            reason = COMPILED if self.has_compiled else "the script goes on" if self.plan.goes_on else ""
             self.memory.begin(self.is_last, reason, list(self.ending.known))
         if self.captures.step_graph is None:
             self.calls.forget()

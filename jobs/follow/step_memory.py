@@ -25,6 +25,8 @@ from .module_ranges import ModuleRanges
 from .phase_memory import PhaseMemory
 from .script_frames import is_own
 
+COMPILED = "a compiled graph saves them as a whole, so their modules and operations are not known"
+"""Why those of a script that compiles are not followed: what hooks do would be compiled, too."""
 MOST_EVENTS = 1_000_000
 """Events of the allocator in a step: more are not kept."""
 SEGMENT_CALLS = {"segment_alloc": "cudaMalloc", "segment_free": "cudaFree"}

@@ -17,6 +17,7 @@ from profiler_job.jobs.executor.tune_expectations import CODE_CHANGES
 from .nsys_files import Export
 from .profiles import profile
 from .test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NLL, SOFTMAX, TOPK
+from .test_graph_breaks import make_export as break_graphs
 
 US, MS = 1_000, 1_000_000
 SM80 = "void cutlass::Kernel2<cutlass_80_{}>(T1::Params)"
@@ -79,9 +80,9 @@ def with_graphs(export):
     return export
 
 
-def with_loading(export):
+def with_loading(export, start=MS):
     """The same, while code is loaded."""
-    export.call(MS, 2 * MS, name="cuLibraryLoadData")
+    export.call(start, 2 * start, name="cuLibraryLoadData")
     return export
 
 
@@ -124,6 +125,7 @@ GIVEN = {
     "fused_adamw": capture_of(ADDCDIV, repeat=60),
     "foreach": capture_of(ADDCDIV, repeat=60, idle=100 * US),
     "compile": capture_of(GEMM, MUL, MUL),
+    "whole_graphs": break_graphs(),
     "cuda_graphs": capture_of(GEMM, repeat=9, idle=100 * US),
     "padding": capture_of(UNALIGNED, MUL),
     "casts": capture_of(GEMM, CAST),
@@ -184,6 +186,10 @@ NOT_GIVEN = {
         "compiled already": (capture_of(GEMM, MUL, MUL, TRITON), WithheldCode.ALREADY_MADE),
         "matmuls alone": (capture_of(GEMM, repeat=9), ""),
         "an optimizer alone": (capture_of(ADDCDIV, repeat=60), ""),
+    },
+    "whole_graphs": {
+        "no break": (break_graphs((TRITON, TRITON), (TRITON, TRITON)), ""),
+        "start-up": (with_loading(break_graphs(), start=US), WithheldCode.STARTUP_INCLUDED),
     },
     "cuda_graphs": {
         "the GPU does not wait": (capture_of(GEMM, repeat=9), ""),

@@ -3,11 +3,14 @@
 import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
-from profiler_job.analysis.capture.graph_breaks import Break, find_breaks
+from profiler_job.analysis.capture.graph_breaks import Break, BrokenLine, find_breaks, measure_idle, read_lines
 from profiler_job.analysis.capture.nsys_export import read
+from profiler_job.analysis.insight.broken_lines import list_captured
 from profiler_job.analysis.insight.finding_lines import describe_findings
+from profiler_job.analysis.insight.first_advice import format_first_advice
 from profiler_job.analysis.insight.summary import summarise
-from profiler_job.jobs.contract.ranges import CALL, FOLLOWED
+from profiler_job.jobs.contract.changes import LABELS, WHOLE_GRAPHS
+from profiler_job.jobs.contract.ranges import BREAK, CALL, FOLLOWED
 from tests.capture.nsys_files import Export
 from tests.capture.traces import Trace
 
@@ -24,13 +27,14 @@ def write_step(export, at, kernels, late_ns):
         export.launch(at + 10 + 2 * place, start=start, end=start + 20, name=name)
 
 
-def make_capture(
-    tmp_path,
+def make_export(
     followed=(FIRST, FIRST, "print", SECOND),
     measured=(FIRST, FIRST, "print", SECOND),
     library="",
     parts="h.{}=100",
+    lines=(),
 ):
+    """lines: what a script noted of those at which graphs break."""
     export = Export()
     for step, late_ns in enumerate((0, 500)):
         export.span("step", 1000 * step, 1000 * step + 990)
@@ -47,7 +51,13 @@ def make_capture(
         for place, kernel in enumerate(launches):
             at = 4010 + 100 * number + 10 * place
             export.push(f"{kernel}|{parts.format(number)}", at, at + 5)
-    return read(export.sqlite(tmp_path / "a.sqlite"))
+    for place, line in enumerate(lines):
+        export.push(f"{BREAK}{line}", 4200 + 10 * place, 4205 + 10 * place)
+    return export
+
+
+def make_capture(tmp_path, *args, **options):
+    return read(make_export(*args, **options).sqlite(tmp_path / "a.sqlite"))
 
 
 def test_a_break_has_the_idle_time_and_the_kernels_between_its_graphs(tmp_path):
@@ -56,9 +66,37 @@ def test_a_break_has_the_idle_time_and_the_kernels_between_its_graphs(tmp_path):
         Break(PROCESS, 0, "forward", "GPT (compiled)", -1, 1, 0),
         Break(PROCESS, 1, "forward", "GPT (compiled)", -1, 1, 500),
     ]
+    assert measure_idle(capture, attribute(capture)) == 500
     findings = summarise(capture).sections["findings"].set_index("kind")
     assert findings.loc["graph_breaks", ["time_ns", "count"]].tolist() == [500, 2]
     assert any("2 breaks" in line for line in describe_findings(findings.reset_index()))
+
+
+LINE = "|train.py:8|forward|Tensor.item(): it | reads a value"
+
+
+def test_the_lines_that_a_script_noted_are_named_first_in_what_show_advises(tmp_path):
+    capture = make_capture(tmp_path, lines=[LINE])
+    assert read_lines(attribute(capture).ranges) == [
+        BrokenLine(PROCESS, "train.py:8", "forward", "Tensor.item(): it | reads a value", ())
+    ]
+    summary = summarise(capture)
+    table = summary.sections["advice"]
+    first = table.iloc[0]
+    assert (first["change"], first["where"]) == (WHOLE_GRAPHS, "train.py:8 forward")
+    assert first["time_ns"] <= first["ceiling_ns"] <= 500 and "Tensor.item()" in first["do"]
+    line, *_ = format_first_advice(summary)
+    assert line.startswith(f"1. {LABELS[WHOLE_GRAPHS]} (train.py:8 forward), could save up to 500 ns: Tensor.item()")
+    assert not summary.sections["ranges"]["name"].str.contains("break").any()
+
+
+def test_other_lines_are_counted_next_to_the_one_that_costs_most():
+    lines = [BrokenLine(1, f"train.py:{number}", "forward", "r", (number,)) for number in (1, 2)]
+    breaks = [Break(1, step, "forward", "GPT", 1 + step, 2, 10 * step) for step in range(2)]
+    rows = list_captured(lines, [*breaks, Break(1, 0, "backward", "GPT", 7, 0, 3)])
+    assert rows["where"].tolist() == ["train.py:2", "", "train.py:1"] and rows["function"].tolist()[1] == "GPT"
+    assert rows["forward_idle_ns"].tolist() == [10, 0, 0] and rows["backward_idle_ns"].tolist() == [0, 3, 0]
+    assert rows["kernels"].tolist() == [2, 0, 2]
 
 
 def test_the_range_of_a_library_divides_no_graph(tmp_path):
@@ -69,6 +107,11 @@ def test_the_range_of_a_library_divides_no_graph(tmp_path):
 def test_notes_of_graphs_are_no_ranges_of_the_script(tmp_path):
     shown = set(summarise(make_capture(tmp_path)).sections["ranges"]["name"])
     assert shown == {"step", "forward", "modules:step", "modules:forward", "GPT (compiled)"}
+
+
+def test_show_names_the_layers_inside_a_compiled_model(tmp_path):
+    modules = summarise(make_capture(tmp_path)).sections["modules"].set_index("name")["total_ns"]
+    assert modules.to_dict() == {"GPT/h.*": 60, "GPT (compiled)": 20}, "what no graph has is of the whole"
 
 
 def test_without_a_break_or_with_other_kernels_in_measured_steps_there_is_no_cost(tmp_path):

@@ -87,7 +87,7 @@ def list_graphs(log):
     for name in log:
         if name.startswith("modules:graph "):
             graphs.append((*name.split(" ")[2:], []))
-        elif graphs and name != "end":
+        elif graphs and name != "end" and not name.startswith("modules:break "):
             graphs[-1][-1].append(name)
     return graphs
 
@@ -131,7 +131,7 @@ def test_modules_inside_a_compiled_block_are_named_below_it(tmp_path):
     graphs = list_graphs(log)
     assert {graph[0] for graph in graphs} == {"forward", "backward"}
     assert {graph[1] for graph in graphs} <= {"Model/blocks.0", "Model/blocks.1"}
-    assert "mlp/0=100" in {name.partition("|")[2] for name in graphs[0][2]}
+    assert "mlp/0=100" in {name.partition("|")[2] for name in graphs[0][-1]}
 
 
 @pytest.mark.nightly
@@ -148,6 +148,10 @@ def test_a_graph_that_breaks_says_why_and_each_part_is_known(tmp_path):
     assert list_calls(log) == ["0 broken", "1", "2", "3 broken"], "forward, and backward in reverse"
     assert [graph[0] for graph in list_graphs(log)] == ["forward"] * 2 + ["backward"] * 2
     assert known["graphs"] == [0, 3]
+    (noted,) = [name for name in log if name.startswith("modules:break ")]
+    numbers, where, function, reason = noted.removeprefix("modules:break ").split("|", 3)
+    assert (numbers, function, reason) == ("0,3", "forward", known["reason"]) and where.endswith(f":{known['line']}")
+    assert not facts["recompilations"]
 
 
 CACHED_BY_OPTIONS = "called = torch.compile(model, options={'fx_graph_cache': True})\n"
@@ -225,6 +229,9 @@ def test_graphs_that_are_compiled_in_measured_steps_are_counted(tmp_path):
     changing = TRAIN.replace("called(x)", "called(torch.ones(8 + step, 16))")
     _, _, facts = run(tmp_path, WHOLE.replace("(model)", "(model, dynamic=False)") + changing)
     assert facts["late_graphs"] == 6 and facts["graphs"] > 6  # two in a timed, a captured and a followed step
+    again = facts["recompilations"]
+    assert [each["function"] for each in again] == ["forward"] * 3 and not any(each["gave_up"] for each in again)
+    assert "size mismatch at index 0" in again[0]["reason"]
 
 
 CALLS_PARTS = """

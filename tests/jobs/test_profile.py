@@ -16,7 +16,7 @@ from profiler_job.__main__ import app
 from profiler_job.analysis.recording import store
 from profiler_job.jobs.cli.follow_up import StepError
 from profiler_job.jobs.cli.script_notes import describe_captured, describe_compiled
-from profiler_job.jobs.contract.compiling import Compiling, GraphBreak
+from profiler_job.jobs.contract.compiling import Compiling, GraphBreak, Recompilation
 from profiler_job.jobs.contract.extras import install_command
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import ROOT, write_no_pages
@@ -196,6 +196,14 @@ def test_reasons_of_graph_breaks_are_printed_and_how_many_there_are_more(num):
 def test_graphs_that_are_compiled_in_measured_steps_are_printed():
     (line,) = describe_compiled(Compiling(graphs=3, late_graphs=2), True)
     assert "2 graphs in the measured steps" in line
+
+
+def test_what_is_compiled_again_is_printed_once_with_the_last_guard_that_failed():
+    again = [Recompilation(reason=reason, where="train.py:8", function="forward") for reason in ("first", "last")]
+    gave_up = Recompilation(reason="often", function="score", gave_up=True)
+    one, other = describe_compiled(Compiling(graphs=3, recompilations=[*again, gave_up]), True)
+    assert one == "torch.compile compiled again in measured steps forward (train.py:8): last"
+    assert other == "torch.compile gave up, so that Python runs it, score: often"
 
 
 @pytest.mark.long

@@ -112,7 +112,9 @@ def test_a_phase_of_one_step_has_its_share_of_all():
 def test_what_limits_is_whether_the_gpu_is_behind_at_the_end_of_phases(lag, name):
     phases = [phase("forward", 3, 3, lag), phase("backward", 6, 6, lag)]
     assert event_summary.find_limit(phases).names == (name,)
-    assert ("Launch less" in event_summary.format_limit(phases)) == (name == "CPU")
+    said, of_compiled = (event_summary.format_limit(phases, is_compiled) for is_compiled in (False, True))
+    assert ("Launch less" in said) == ("Launch less" in of_compiled) == (name == "CPU")
+    assert ("torch.compile" in said) == (name == "CPU") and "torch.compile" not in of_compiled
 
 
 @pytest.mark.long
@@ -141,6 +143,7 @@ def test_without_nsys_a_script_ends_with_phases_modules_and_a_recording(profile,
 def test_what_is_printed_fits_80_columns():
     noted = {
         "steps": [{"wall_ns": 5 * MS}] * 5,
+        "compiled": False,
         "gpu_memory_bytes": 80 << 30,
         "gpu_name": "NVIDIA H100 80GB HBM3",
         "inputs": [{"shape": [8, 1024], "dtype": "torch.int64"}],
