@@ -15,6 +15,8 @@ CODE = "twice the batch size, with a learning rate for it"
 PLAIN = CODE
 ACTION = "Double the batch"
 LINE = "batch_size *= 2"
+LEAST_SAVED = 0.05
+"""Part of a step that launches and half of the optimizer must take if launches alone take less than LEAST_IDLE."""
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
@@ -27,17 +29,18 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
         return ChangeEvidence(min(late_ns, ceiling_ns), ceiling_ns, evidence, sure)
     used = seen.need_memory()
     optimizer_ns = _halve_optimizer(seen)
-    if late_ns + optimizer_ns < LEAST_IDLE * seen.whole_ns:
+    if not is_late and (not optimizer_ns or late_ns + optimizer_ns < LEAST_SAVED * seen.whole_ns):
         return None
     if used > MOST_MEMORY:
         raise WithheldError(WithheldCode.MEMORY_FULL, f"peak allocated is {format_share(used)} of the GPU's memory")
     ceiling_ns = seen.waiting_for_launches_ns + optimizer_ns
-    of_optimizer = "the optimizer runs once a step, whatever the batch, " if optimizer_ns else ""
-    evidence = f"the GPU waits for launches, {of_optimizer}and peak allocated is {format_share(used)} of its memory"
+    reasons = ["the GPU waits for launches"] * is_late
+    reasons += ["the optimizer runs once a step, whatever the batch"] * bool(optimizer_ns)
+    evidence = f"{', '.join(reasons)}, and peak allocated is {format_share(used)} of its memory"
     sure = "medium: a token takes less time, a step does not"
     return ChangeEvidence(min(late_ns + optimizer_ns, ceiling_ns), ceiling_ns, evidence, sure)
 
 
 def _halve_optimizer(seen: CaptureEvidence) -> float:
-    """Half of the optimizer's kernels (ns), of which a step has as many for twice the batch; 0 if they are not known."""
+    """Return half of the time of the optimizer's kernels (ns): a step has as many for twice the batch. 0 if unknown."""
     return seen.measure_phase(OPTIMIZER)[0] / 2

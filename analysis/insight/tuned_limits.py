@@ -28,9 +28,10 @@ def _list_profiled(ladder: TunedLadder) -> Iterator[tuple[str, float, Mapping[st
     if tuning.base is None:
         return
     times = [tuning.base.step_ns, *infer_step_times(tuning)]
-    for label, step_ns, step in zip(ladder.steps["label"], times, (tuning.base, *tuning.ladder), strict=True):
-        if step.kernels:
-            yield label, step_ns, step.kernels
+    profiled = [tuning.base.kernels, *(step.kernels for step in tuning.ladder)]
+    for label, step_ns, kernels in zip(ladder.steps["label"], times, profiled, strict=True):
+        if kernels:
+            yield label, step_ns, kernels
 
 
 def _split_step(kernels: Mapping[str, float], step_ns: float) -> StepLimit:

@@ -42,7 +42,8 @@ class HomeCase:
     """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id. numbers: its
     values without words. timed: likewise, of each state that was timed and not captured, so that it has no figure, if
     another state of the case has one. others: of each state whose run has settings other than USUAL, those settings and
-    the usual ones in words. apart: how far the processes of one of these runs are apart at most (`steady.measure_apart`)."""
+    the usual ones in words. apart: how far the processes of one of these runs are apart at most
+    (`steady.measure_apart`)."""
 
     at: tuple[str, ...]
     numbers: CaseNumbers

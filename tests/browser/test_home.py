@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from profiler_job.analysis.render import text
 from tests.bench.site_speed import LARGEST_PAINT, MOST_PAINT_S
 
 COMMAND = "profiler-job profile -- python train.py"
@@ -157,6 +158,22 @@ def test_the_step_that_is_shown_can_be_shared(page, address):
     page.wait_for_function("[...document.querySelectorAll('.read')].some(one => one.textContent.includes('model='))")
     assert page.locator(".state:visible .read").inner_text().endswith(page.url)
     assert parse_qs(urlsplit(page.url).query)["model"]
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_no_string_of_code_is_cut_by_a_line(browser, address, width):
+    """On a phone `"high"` of the line for TF32 was on two lines."""
+    context = browser.new_context(viewport={"width": width, "height": 844})
+    page = context.new_page()
+    page.goto(f"{address}index.html")
+    page.locator("#home .states label").first.click()
+    code = page.locator(".state:visible .cards code")
+    line = text.snippet('torch.set_float32_matmul_precision("high")')
+    code.first.evaluate("(code, line) => { code.innerHTML = line; }", str(line))
+    assert code.first.locator(".whole").evaluate("one => one.getClientRects().length") == 1
+    assert page.locator(".cards .whole").evaluate_all("all => all.every(one => one.getClientRects().length < 2)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    context.close()
 
 
 def test_a_part_of_the_step_is_read_out(page, address):

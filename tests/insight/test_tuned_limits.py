@@ -53,8 +53,10 @@ def test_both_pages_draw_the_steps_and_name_the_limit_of_the_first_and_the_last(
 def test_without_kernels_nothing_is_drawn():
     ladder = interpret_tuning(make_tuning())
     limits = find_tuned_limits(ladder)
-    assert not limits and describe_tuned_limits(limits) == "" and chart_tuned_limits(limits).equals(
-        pd.DataFrame(columns=["label", "scope", "time_ns"])
+    assert (
+        not limits
+        and describe_tuned_limits(limits) == ""
+        and chart_tuned_limits(limits).equals(pd.DataFrame(columns=["label", "scope", "time_ns"]))
     )
     assert render_tuned(ladder).count("<svg") == 2
     assert [*tuned_script.answer(ladder).charts] == ["ladder"]
