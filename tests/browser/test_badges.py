@@ -59,4 +59,8 @@ def test_what_a_badge_shows_closes_by_escape_a_click_elsewhere_and_if_the_focus_
 
 def test_the_badge_of_how_we_measured_does_not_lead_to_its_own_page(page, address):
     page.goto(f"{address}report/methods.html")
-    assert page.locator("details.conditions").count() == 1 and not page.locator("p.conditions").count()
+    badge = page.locator("details.conditions")
+    assert badge.count() == 1 and not page.locator("p.conditions").count()
+    box = badge.bounding_box()
+    below = page.locator("details.conditions + p").bounding_box()
+    assert below["y"] >= box["y"] + box["height"], "words beside a badge read as its own"
