@@ -247,6 +247,7 @@ def test_without_a_capture_only_what_was_timed_is_told(main, beside, change, tmp
 def list_screens(page):
     """List the states of a case of home: label, time of the switch, and the cards, each with times, words and code."""
     html = json.loads(page.read_text(encoding="utf-8").removeprefix("showCase(").rstrip(");\n"))["html"]
+    html = html.replace("<wbr>", "")
     labels = re.findall(r"<span>([^<]+) <small>([^<]*)</small></span>", html.partition("</fieldset>")[0])
     screens = html.split('<div class="state">')[1:]
     for (label, time), screen in zip(labels, screens, strict=True):
