@@ -19,7 +19,7 @@ from profiler_job.analysis.render.answer import Claim, assemble
 from profiler_job.analysis.render.text import THIN
 from profiler_job.analysis.site import combine, question_pages, write_site
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.studies import AGAIN
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES
 from tests.page_words import NUMBER, count_words, read_first_words, read_page, read_shown, read_verdict
 from tests.shipped.recorded_studies import RECORDED
 from tests.shipped.recordings import DATA, locate
@@ -74,10 +74,10 @@ def pages(request, built_once):
         studies = {
             study: combine.select_finished_runs(combine.join_recordings(parts)) for study, parts in of_study.items()
         }
-        rec = studies.pop("")
+        rec, losses = studies.pop(""), studies.pop(LOSSES)
         bands = question_pages.choose_bands(rec, studies.get(AGAIN))
         gains = measure_gains(combine.name_recordings(rec, studies), bands.wall)
-        question_pages.write_questions(rec, docs, studies, bands=bands, gains=gains)
+        question_pages.write_questions(rec, docs, studies, bands=bands, gains=gains, losses=losses)
         return docs / "report"
 
     return built_once("questions", write)
