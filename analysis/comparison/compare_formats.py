@@ -250,7 +250,7 @@ def list_unequal_sums(pairs: Sequence[ComparedPair]) -> str:
     if not apart:
         return ""
     where = f"in {len(apart)} of {format_count(len(pairs), 'pair')}"
-    what = "the unprofiled step differs otherwise than the profiled step and its parts"
+    what = "the unprofiled step and the profiled one change differently"
     return f"{where} {what} (in sign, or by more than a tenth): {shortlist(apart, FEW)}"
 
 

@@ -325,8 +325,8 @@ def _list_loss_notes(tuning: Tuning) -> Iterator[str]:
     if len(tuning.ladder) < 2 or not compared:
         return
     yield (
-        f"The losses of a step of the ladder are those of a process of its own, from one seed: by how much the first "
-        f"{max(compared)} differ at most from those without changes"
+        f"Losses of a step of the ladder come from a process of its own, from one seed. Shown is the largest "
+        f"difference of the first {max(compared)} from losses without changes"
     )
     left = sum(step.losses.reason is NoLossCode.NOT_MEASURED for step in tuning.ladder)
     if left:

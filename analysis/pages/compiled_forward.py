@@ -19,7 +19,7 @@ def answer(rec: Recording, letter: str) -> Answer:
 
     forward_ns: the phase without a profiler, the median of steps, and forward_share of the step. kernel_ns: its kernel
     time, mean of the profiled steps; kernel_name, family, modules, share: its top kernel, what launches it, and its
-    part of kernel_ns; rest_share: the part of all kernels but matmuls, and fused_share that of fused attention.
+    part of kernel_ns; rest_share: the part of all kernels but matmuls; fused_share: the part of fused attention.
     """
     rows = _measure_forward(rec)
     claims = [

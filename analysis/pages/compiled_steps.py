@@ -28,7 +28,7 @@ def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: p
     """Return how much faster BF16 training steps are if they are compiled, and which compiled runs were captured.
 
     runs: of `home_cases.list_runs`. captured: the runs of `select_captured_runs` by state. gains: as in
-    `prediction.measured`. num_captured: the captured runs of the first state; num_without_modules: those of them of
+    `prediction.measured`. num_captured: the captured runs of the first state; num_without_modules: captured runs of
     whose kernels no module is known.
     """
     num_captured = num_with_modules = 0

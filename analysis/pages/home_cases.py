@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -40,12 +40,15 @@ class CaseNumbers(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class HomeCase:
     """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id. numbers: its
-    values without words. others: of each state whose run has settings other than USUAL, those settings and the usual
-    ones in words. apart: how far the processes of one of these runs are apart at most (`steady.measure_apart`)."""
+    values without words. timed: likewise, of each state that was timed and not captured, so that it has no figure, if
+    another state of the case has one. others: of each state whose run has settings other than USUAL, those settings and
+    the usual ones in words. apart: how far the processes of one of these runs are apart at most
+    (`steady.measure_apart`)."""
 
     at: tuple[str, ...]
     numbers: CaseNumbers
     runs: Mapping[str, tuple[int, str]]
+    timed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     others: Mapping[str, tuple[str, str]]
     apart: float
 
@@ -65,6 +68,8 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     cases = []
     for _, rows in runs.groupby(["size", "context_length", "batch_size", "gpu_name"], sort=False):
         best = rows.sort_values("distance", kind="stable").drop_duplicates("state")
+        is_shown = (best["profiled_steps"] > 0) | (best["profiled_steps"] == 0).all()
+        timed, best = best[~is_shown], best[is_shown]
         first = rows.iloc[0]
         context, batch = int(first["context_length"]), int(first["batch_size"])
         parameters = 0 if pd.isna(first["num_parameters"]) else float(first["num_parameters"])
@@ -73,6 +78,7 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
                 at=(first["model"], f"{context:,}", str(batch), str(first["gpu"])),
                 numbers=CaseNumbers(parameters, context, batch, str(first["gpu_name"])),
                 runs={row.state: (row.recording, row.run_id) for row in best.itertuples()},
+                timed={row.state: (row.recording, row.run_id) for row in timed.itertuples()},
                 others={row["state"]: words for row in best.to_dict("records") if (words := _describe_others(row))},
                 apart=float(best["apart"].max()),
             )
@@ -82,12 +88,12 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
 
 def choose_case(cases: Sequence[HomeCase]) -> HomeCase:
     """Choose the case that is shown first: of those with most states, and whose processes agree within MOST_APART or
-    best, the nearest to the middle of their models and contexts."""
+    best, the nearest to the middle of all models and contexts."""
     most = max(len(case.runs) for case in cases)
     fullest = [case for case in cases if len(case.runs) == most]
     apart = max(steady.MOST_APART, min(case.apart for case in fullest))
     known = [case for case in fullest if case.apart <= apart]
-    places = [list(dict.fromkeys(case.at[i] for case in known)) for i in range(2)]
+    places = [list(dict.fromkeys(case.at[i] for case in cases)) for i in range(2)]
     middle = [len(values) // 2 for values in places]
     return min(known, key=lambda case: sum(abs(places[i].index(case.at[i]) - middle[i]) for i in range(2)))
 
@@ -153,6 +159,6 @@ def iterate_chosen(cases: Sequence[HomeCase]) -> Iterator[tuple[int, set[str]]]:
     """Yield the index of each recording, and the ids of its runs that cases have."""
     chosen: dict[int, set[str]] = {}
     for case in cases:
-        for number, run_id in case.runs.values():
+        for number, run_id in (*case.runs.values(), *case.timed.values()):
             chosen.setdefault(number, set()).add(run_id)
     yield from sorted(chosen.items())

@@ -33,7 +33,7 @@ def select_largest_model(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def find_most_frequent_module(rows: pd.DataFrame) -> dict[str, Any]:
-    """Of rows with a module each, the most frequent one, in how many it is, and its shares of a step."""
+    """Find the most frequent module of rows, in how many it is, and its shares of a step."""
     counts = rows["module"].value_counts()
     module = min(counts[counts == counts.max()].index)
     of_module = rows[rows["module"] == module]
@@ -41,7 +41,7 @@ def find_most_frequent_module(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def top_modules(tree: pd.DataFrame) -> pd.DataFrame:
-    """Of each case the module that costs most, of those with none inside."""
+    """Find the module that costs most in each case, among modules with none inside."""
     leaves = tree[tree["is_leaf"].astype(bool)]
     return leaves.sort_values("total_ns", ascending=False, kind="stable").drop_duplicates("run_id").sort_index()
 

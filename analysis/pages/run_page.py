@@ -516,5 +516,5 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _label(axis: str, value: object) -> str:
-    """Of a mode what it is called in words: other labels appear next to the name of their axis."""
+    """Name a mode in words: other labels appear next to the name of their axis."""
     return (find_value_words(axis, value) if axis == "mode" else "") or str(find_value_label(axis, value))

@@ -1,6 +1,12 @@
 """The page of a tuned script: how much faster, what to write, the ladder, what did not help, the patch."""
 
 from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
+from profiler_job.analysis.insight.tuned_limits import (
+    SCOPES,
+    chart_tuned_limits,
+    describe_tuned_limits,
+    find_tuned_limits,
+)
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 
 SERIES = "with its 95% interval"
@@ -12,6 +18,7 @@ def answer(ladder: TunedLadder) -> Answer:
     facts = {
         "title": name_tuned(ladder),
         "headline": ladder.headline,
+        "limits": describe_tuned_limits(find_tuned_limits(ladder)),
         "lines": [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line],
         "code": ladder.code,
         "diff": list_diff_lines(ladder),
@@ -69,4 +76,10 @@ def _ratio_column(key: str, label: str, prefix: str) -> Column:
 
 def _charts(ladder: TunedLadder) -> list[Chart]:
     rows = chart_ladder(ladder).assign(series=SERIES)
-    return [Chart("ladder", "ladder_bars", "Times as fast as the script as it is", rows, options={"order": [SERIES]})]
+    charts = [Chart("ladder", "ladder_bars", "Times as fast as the script as it is", rows, options={"order": [SERIES]})]
+    if limits := find_tuned_limits(ladder):
+        options = {"by": ["label"], "order": [*SCOPES.values()], "value": "time_ns"}
+        charts.append(
+            Chart("limits", "stacked_parts", "What limits a step", chart_tuned_limits(limits), options=options)
+        )
+    return charts

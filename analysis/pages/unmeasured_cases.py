@@ -35,7 +35,7 @@ class PredictedMemory(NamedTuple):
 
 class UnmeasuredCase(NamedTuple):
     """A case by `home_cases.KEY` as a page shows it. ratios: parameters, context and batch of the nearest case as parts
-    of those of this case, NaN if they are not known. size: its name in the memory calculator, or "". Of a model of
+    of this case's, NaN if they are not known. size: its name in the memory calculator, or "". Of a model of
     which no step was measured: memory, by state, and around: the measured models just below and above it in the same
     step as `nearest`."""
 
@@ -48,7 +48,7 @@ class UnmeasuredCase(NamedTuple):
 
 
 def list_models(cases: Sequence[HomeCase], is_training: bool) -> dict[str, float]:
-    """List the parameters of the models to choose from, smallest first: those of the cases, and, if these are
+    """List the parameters of the models to choose from, smallest first: models of the cases, and, if these are
     `is_training`, models of MODEL_SIZES between two of them."""
     models = {case.at[0]: case.numbers.parameters for case in cases}
     of_plan = [number for name, number in _list_planned().items() if name in models]
@@ -61,7 +61,7 @@ def list_models(cases: Sequence[HomeCase], is_training: bool) -> dict[str, float
 def list_unmeasured(
     cases: Sequence[HomeCase], models: Mapping[str, float], is_training: bool
 ) -> Iterator[UnmeasuredCase]:
-    """Yield each combination of a model, and of a context, a batch and a GPU of the cases, that is no case."""
+    """Yield each combination of a model, and of a context, a batch and a GPU of the cases, that has no case."""
     measured = {case.at for case in cases}
     known = {case.at[0] for case in cases}
     contexts = {case.at[1]: case.numbers.context_length for case in cases}

@@ -313,7 +313,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "loss and logits (numerics); the loss after three training steps, of the run and of the same model "
             "in FP32 with nothing fused (loss_trained*); messages of a collective alone on the link between the GPUs "
             "(link_*), and in profiled steps (message_*; older recordings only); what torch.compile did in a "
-            "script (compile_*): graphs, those of measured steps (late) or of a cache, time in ns; of a captured step "
+            "script (compile_*): graphs, graphs of measured steps (late) or of a cache, time in ns; of a captured step "
             "the breaks in forward and in backward, the GPU's idle time at them and the kernels between",
         ),
         Column("unit", "category", "bytes, bytes/s, or empty"),
@@ -383,9 +383,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         ),
         Column("where", "category", "file and line of a script, below the script's folder; empty if not known"),
         Column("function", "category", "the function that it is in"),
-        Column(
-            "reason", "category", "what PyTorch says of it, such as the guard that failed; or which part is missing"
-        ),
+        Column("reason", "category", "what PyTorch says: why a graph broke, the guard that failed, or what is missing"),
         *(
             Column(f"{phase}_{name}", "int64", f"{what} in {phase} of a captured step; -1 if not known", True, -1)
             for phase in ranges.PASSES

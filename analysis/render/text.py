@@ -20,6 +20,9 @@ _MARKDOWN = re.compile(r"(?!(?<=[0-9A-Za-z])[-_=+](?=[0-9A-Za-z]))[^0-9A-Za-z .,
 """What Markdown or HTML might read; a hyphen or the like between two letters is none of it."""
 _CODE = re.compile(r"[0-9A-Za-z _.,:;/()=+*#·…-]+")
 """Names that are safe between backticks, and in a cell of a table."""
+_STRING = re.compile(r"""("[^"]*"|'[^']*')""")
+_BREAKS = re.compile(r"(?<=[.,(\[=_])(?=\w)")
+"""Where a line of code may break."""
 _NOT_FILE = re.compile(r"[^0-9A-Za-z._-]+")
 
 
@@ -43,6 +46,18 @@ def code(name: object) -> Markup:
     """Untrusted name between backticks, or as text where a mark in it could end the code, or a cell."""
     clean = str(name)
     return Markup(f"`{clean}`") if _CODE.fullmatch(clean) else inline(clean)
+
+
+def snippet(line: str) -> Markup:
+    """HTML of a line of code that may break after a dot, a bracket, a comma, an underscore or an equals sign, but not
+    inside a string."""
+    parts = _STRING.split(line)
+    return Markup("").join(
+        Markup('<wbr><span class="whole">{}</span>').format(escape(part))
+        if position % 2
+        else Markup("<wbr>").join(escape(piece) for piece in _BREAKS.split(part))
+        for position, part in enumerate(parts)
+    )
 
 
 def prose(sentence: str) -> Markup:

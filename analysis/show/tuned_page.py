@@ -1,8 +1,17 @@
 """A result of `tune` as one HTML page that needs nothing else: what it means, a figure, tables, the patch."""
 
+from typing import Any
+
+import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
+from profiler_job.analysis.insight.tuned_limits import (
+    SCOPES,
+    chart_tuned_limits,
+    describe_tuned_limits,
+    find_tuned_limits,
+)
 from profiler_job.analysis.render import chart_parts, charts
 from profiler_job.analysis.render.document import render_document, render_list, render_table
 from profiler_job.analysis.show.tuned_forms import list_tables
@@ -18,6 +27,7 @@ NOTE = (
 def render_tuned(ladder: TunedLadder) -> str:
     title = name_tuned(ladder)
     parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead")]
+    parts.append(_draw_limits(ladder))
     if ladder.code:
         parts += [Markup("<h2>What to write</h2>"), render_list(ladder.code, "")]
     parts.append(_draw_ladder(ladder))
@@ -32,15 +42,35 @@ def render_tuned(ladder: TunedLadder) -> str:
     return render_document(make_printable(title), parts)
 
 
+def _draw_limits(ladder: TunedLadder) -> Markup:
+    """Draw what limits each step of the ladder whose kernels are known, with what it comes to and a legend."""
+    limits = find_tuned_limits(ladder)
+    if not limits:
+        return Markup("")
+    names = [*SCOPES.values()]
+    legend = Markup("").join(
+        Markup('<li><span class="swatch" style="background:var(--series-{})"></span>{}</li>').format(i, name)
+        for i, name in enumerate(names)
+    )
+    drawings = _draw("stacked_parts", chart_tuned_limits(limits), "limits", by=["label"], order=names, value="time_ns")
+    return Markup('<h2>What limits a step</h2>\n<p>{}</p>\n{}\n<ul class="legend">{}</ul>').format(
+        make_printable(describe_tuned_limits(limits)), drawings, legend
+    )
+
+
 def _draw_ladder(ladder: TunedLadder) -> Markup:
-    """Draw a bar for each step of the ladder: wide, and narrow for small screens."""
+    """Draw a bar for each step of the ladder."""
     rows = chart_ladder(ladder)
     if len(rows) < 2:
         return Markup("")
-    drawings = Markup("\n").join(
+    return Markup("<h2>{}</h2>\n{}").format(TITLE, _draw("ladder_bars", rows, "ladder", TITLE))
+
+
+def _draw(kind: str, rows: pd.DataFrame, name: str, title: str = "", **options: Any) -> Markup:
+    """Draw a chart twice: wide, and narrow for small screens."""
+    return Markup("\n").join(
         Markup('<div class="chart {}">{}</div>').format(
-            name, Markup(charts.render("ladder_bars", rows, f"ladder-{name}", width, TITLE))
+            form, Markup(charts.render(kind, rows, f"{name}-{form}", width, title, **options))
         )
-        for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
+        for form, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
     )
-    return Markup("<h2>{}</h2>\n{}").format(TITLE, drawings)

@@ -117,7 +117,8 @@ def _collect_states(
     for name in names:
         place = case.runs.get(name)
         screen = screens[place] if place else None
-        step_ns = screen["numbers"]["step_ns"] if screen else None
+        known = screens[case.timed[name]] if name in case.timed else screen
+        step_ns = known["numbers"]["step_ns"] if known else None
         link = links[place[0]].get(place[1], "") if place else ""
         state = {"label": name, "step_ns": step_ns, "screen": screen, "link": Markup(link)}
         states.append(state | {"others": case.others.get(name)})

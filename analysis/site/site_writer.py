@@ -136,6 +136,7 @@ class Site:
         self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
             "text": text.inline,
             "html": text.escape,
+            "snippet": text.snippet,
             "prose": text.prose,
             "file": file_markup,
             "path": path_markup,

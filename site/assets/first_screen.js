@@ -71,7 +71,8 @@
     if (at < 0 || !known.length) return;
     const box = known.reduce((best, one) => (apart(one) < apart(best) ? one : best));
     box.checked = true;
-    if (box.value !== name) ofState.textContent = `${name} was not recorded for this step: ${box.value} is shown.`;
+    const isTimed = boxes[at].dataset.timed !== undefined;
+    if (box.value !== name) ofState.textContent = `${name} ${isTimed ? "has no figure" : "was not recorded"} for this step: ${box.value} is shown.`;
   };
 
   const replace = ({ html }, said, state) => {

@@ -289,6 +289,20 @@
     });
   }
 
+  // What a badge shows closes by Escape, by a click elsewhere, and if the focus leaves it. Escape leaves the focus on the
+  // badge if it was inside; a click leaves it where it went.
+  const closeBadges = (except) => {
+    for (const badge of document.querySelectorAll("details.pop[open]")) if (!badge.contains(except)) badge.open = false;
+  };
+  document.addEventListener("click", ({ target }) => closeBadges(target));
+  document.addEventListener("focusin", ({ target }) => closeBadges(target));
+  document.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    const inside = document.activeElement?.closest("details.pop[open]");
+    closeBadges(null);
+    inside?.querySelector("summary").focus();
+  });
+
   // A link to rows opens what is folded around them.
   const reveal = () => {
     const target = find(location.hash);

@@ -388,28 +388,6 @@ def test_an_answer_and_what_it_rests_on_take_under_three_screens(page, address, 
     assert page.evaluate("document.documentElement.scrollHeight") < 2500
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_badge_opens_with_the_keyboard_and_without_scripts(browser, address, width):
-    context = browser.new_context(viewport={"width": width, "height": 844}, java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"{address}report/forward-time.html")
-    badge = page.locator("details.conditions")
-    badge.locator("summary").focus()
-    page.keyboard.press("Enter")
-    box = badge.locator("ul").bounding_box()
-    assert box and box["x"] >= 0 and box["x"] + box["width"] <= width
-    words = badge.locator("ul").inner_text()
-    assert all(f"{name}: " in words for name in ("GPU", "Software", "Measured", "Steps", "Clock"))
-    page.keyboard.press("Enter")
-    assert not badge.locator("ul").is_visible()
-    link = page.locator("p.conditions a", has_text="how we measured")
-    line = link.bounding_box()
-    assert line and line["width"] > 4 * line["height"], "on a phone it was a letter wide"
-    link.click()
-    assert page.url.endswith("report/methods.html")
-    context.close()
-
-
 INDEX = "search/search_index.json"
 MOST_LOADED = 500_000
 """Bytes of home and of all that it asks for, not compressed, without the index of the search."""

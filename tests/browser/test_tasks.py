@@ -28,7 +28,7 @@ PROSE = "article :is(figure, table, form, pre, .entry, .scroll, .states, .timeli
 NUM_TASKS = 40
 SMALL = "small-ctx128-fp32-naive-train_step"
 LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
-OPENING = "2.7B-ctx1024-bf16-sdpa-train_step-adamw_fused"
+OPENING = "xl-ctx1024-bf16-sdpa-train_step-adamw_fused"
 MEMORY_LIMITS = "Reading and writing memory takes"
 OF_LARGE = MappingProxyType({"model": "large", "context": "512"})
 """The choices of its case."""

@@ -100,6 +100,24 @@ def test_a_larger_batch_is_advised_where_memory_is_left():
     assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 70.9%")
 
 
+@pytest.mark.parametrize(
+    ("peak_bytes", "reason"),
+    [(14 * GB, ""), (100 * GB, "peak allocated is 70.9%"), (None, "it is not known how much memory is left")],
+)
+def test_a_larger_batch_halves_the_work_of_the_optimizer(peak_bytes, reason):
+    """It runs once a step, whatever the batch: half of its 10 ms, and 6 ms of waiting."""
+    optimizer = {"phase": "optimizer", "family": "optimizer", "kernel_name": "adamw", "calls": 4, "time_ns": 10 * MS}
+    kernels = [{"calls": 100, "time_ns": 84 * MS}, optimizer]
+    timings = {"busy_ns": 94 * MS, "step_ns": 100 * MS}
+    rows = advised(gemms=kernels, peak_memory_bytes=peak_bytes, **timings)
+    row = rows.loc["larger_batch"]
+    assert row["reason"].startswith(reason) and bool(row["reason"]) == bool(reason)
+    assert reason or row["ceiling_ns"] == 11 * MS
+    short = [{"calls": 100, "time_ns": 92 * MS}, optimizer | {"time_ns": 6 * MS}]
+    timings = {"busy_ns": 98 * MS, "step_ns": 99 * MS}
+    assert "larger_batch" not in advised(gemms=short, **timings).index, "4 of 99 ms"
+
+
 EAGER = {"kind": "unfused_attention", "time_ns": 2 * MS, "count": 20, "evidence": "softmax"}
 
 

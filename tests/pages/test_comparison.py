@@ -241,7 +241,7 @@ def test_parts_that_sum_to_another_difference_are_said_to(compared, tmp_path):
     second = recorded("after")
     second.steps["wall_ns"] += 10**9 * (second.steps["collector"].astype(str) == "timer")
     pages = written(compare(compared.first, second, SHIPPED), tmp_path, compared.first.recording)
-    assert "In 2 of 2 pairs the unprofiled step differs otherwise" in pages["report/comparison.md"]
+    assert "In 2 of 2 pairs the unprofiled step and the profiled one change" in pages["report/comparison.md"]
     page = html.unescape(pages[PAIR])
     assert "Unprofiled, a step differs by +1,000.000 ms; under the profiler, which slows the host, by 0.000 ms" in page
 

@@ -34,6 +34,16 @@ def test_a_case_has_a_run_of_each_state(rec, bf16):
     assert all(run_id.endswith("train_step") for case in cases for _, run_id in [case.runs[FP32]])
 
 
+def test_a_state_that_was_timed_alone_is_offered_only_if_no_state_was_captured(rec, bf16):
+    """Eight of twelve compiled states that could be chosen had no figure."""
+    runs = bf16.runs.assign(profiled_steps=0)
+    timed = dataclasses.replace(bf16, runs=runs)
+    for case in home_cases.list_cases([rec, timed]):
+        assert [*case.runs] == [FP32] and case.timed[BF16][0] == 1
+    for case in home_cases.list_cases([timed]):
+        assert [*case.runs] == [BF16] and not case.timed
+
+
 def test_of_several_runs_of_a_state_the_usual_one_is_shown(rec, bf16):
     eager = change(rec, "-eager", precision="bf16")
     [case, *_] = home_cases.list_cases([rec, eager, bf16])

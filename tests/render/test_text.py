@@ -1,5 +1,7 @@
 """Numbers read well, and names are inert wherever they go."""
 
+import html
+import re
 from html.parser import HTMLParser
 
 import markdown
@@ -266,3 +268,20 @@ def test_a_quantity_has_the_unit_of_its_row():
     rows = pd.DataFrame({"limit": [0.5, 800 * 2**20, 8.0], "unit": ["share", "bytes", "s"]})
     html = tables.to_html(Table("t", "t", (Column("limit", "limit", "quantity"),), rows), "t.csv", "", {})
     assert ">50.0%<" in html and ">800\u202fMiB<" in html and ">8.00\u202fs<" in html
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('torch.set("high")', ["torch.", "set(", '"high")']),
+        ("compile(model, mode='reduce-overhead')", ["compile(", "model, mode=", "'reduce-overhead')"]),
+        ("a < b", ["a < b"]),
+    ],
+)
+def test_code_breaks_after_marks_and_never_inside_a_string(line, parts):
+    """On a phone, `"high"` was cut in the middle."""
+    shown = text.snippet(line)
+    pieces = [html.unescape(re.sub("<[^>]+>", "", piece)) for piece in shown.split("<wbr>")]
+    assert [piece for piece in pieces if piece] == parts
+    strings = [html.unescape(one) for one in re.findall('<span class="whole">([^<]*)</span>', shown)]
+    assert strings == re.findall("""["'][^"']*["']""", line)

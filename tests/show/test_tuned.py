@@ -165,7 +165,7 @@ def test_each_step_of_the_ladder_shows_how_much_its_losses_differ():
         assert [*ladder.steps["losses"].iloc[1:]] == ["the same", words, "0.13%"]
         for shown in (format_tuned(ladder, "text", 120), format_tuned(ladder, "md", 80), render_tuned(ladder)):
             assert words in shown and "0.13%" in shown and "loss differs" in shown
-        assert any("from one seed: by how much the first 20" in note for note in ladder.notes)
+        assert any("difference of the first 20 from losses" in note for note in ladder.notes)
         is_late = any("losses of 1 step are not compared: the budget ended" in note for note in ladder.notes)
         assert is_late == (reason is NoLossCode.NOT_MEASURED)
     del tuning.ladder[:-1]

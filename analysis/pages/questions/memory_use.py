@@ -21,7 +21,7 @@ STUDY = "memory"
 OWNER_TOLERANCE = 0.05
 """A predicted part of the memory this near to the measured one counts as right."""
 MOST_POINTS = 600
-"""Of the chart over a step."""
+"""Points of the chart over a step, at most."""
 
 ROUNDED_PARAMETER_BYTES = (16, 17)
 """A parameter, its gradient and its two moments take 16 bytes in FP32, and the allocator rounds up."""

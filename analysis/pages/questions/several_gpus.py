@@ -70,7 +70,7 @@ QUESTION = Question(
     section=Section.CHANGE,
     place=5,
     study=STUDY,
-    searched=("DDP", "FSDP", "NCCL", "multi-GPU", "scaling efficiency"),
+    searched=("two GPUs", "DDP", "FSDP", "NCCL", "multi-GPU", "scaling efficiency"),
 )
 
 
