@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from profiler_job.analysis.recording import store
-from profiler_job.jobs.cli.script_notes import describe_script
+from profiler_job.jobs.cli.script_notes import describe_script, describe_skipped, describe_unknown_batch
 from profiler_job.jobs.executor import script
 from profiler_job.jobs.executor.failures import describe_exit
 from tests.jobs.conftest import ROOT
@@ -219,7 +219,7 @@ scaler.update()"""
     )
     assert code == 0, printed
     assert noted["skipped_updates"] == 2
-    assert describe_script(noted) == ["the gradient scaler skipped 2 updates: the gradients were not finite"]
+    assert describe_skipped(noted) == ["the gradient scaler skipped 2 updates: the gradients were not finite"]
 
 
 @pytest.mark.long
@@ -227,7 +227,7 @@ def test_of_several_trained_models_it_is_said_that_the_batch_is_not_known(follow
     other = "other = nn.Linear(8, 4)\noptimizer ="
     source = loop("other(torch.randn(8, 8)).sum().backward()\nstep(i)").replace("optimizer =", other, 1)
     _, _, noted = followed(source)
-    assert describe_script(noted) == ["batch and tokens are not known: a step trains 2 models"]
+    assert describe_unknown_batch(noted) == ["batch and tokens are not known: a step trains 2 models"]
 
 
 @pytest.mark.long

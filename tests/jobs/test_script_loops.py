@@ -6,7 +6,7 @@ import json
 import pytest
 
 from profiler_job.analysis.recording import store
-from profiler_job.jobs.cli.script_notes import describe_script
+from profiler_job.jobs.cli.script_notes import describe_generation, describe_other_loops
 from profiler_job.jobs.executor import script
 from tests.jobs.conftest import IN_NEW_PYTHON
 from tests.jobs.profiled_scripts import HEAD, ended
@@ -100,7 +100,7 @@ def test_a_loop_before_the_first_update_is_said(followed):
     steps = "\nfor _ in range(30): both(); optimizer.step()"
     printed, code, noted = followed(benchmark("((forward, 15), (both, 9))") + steps)
     assert code == 0, printed
-    assert noted["optimizers"] == ["AdamW"] and len(describe_script(noted)) == 2
+    assert noted["optimizers"] == ["AdamW"] and len(describe_other_loops(noted)) == 2
 
 
 @pytest.mark.long
@@ -116,7 +116,7 @@ def test_prefill_and_decode_are_told_apart(followed):
     walls = [step["wall_ns"] for step in noted["steps"]]
     assert scalars["prefill_tokens_per_s"] == pytest.approx(12e9 / walls[0])
     assert scalars["decode_tokens_per_s"] == pytest.approx(4e9 / sum(walls[1:]))
-    assert [line.partition(":")[0] for line in describe_script(noted)] == ["prefill", "decode"]
+    assert [line.partition(":")[0] for line in describe_generation(noted)] == ["prefill", "decode"]
 
 
 @pytest.mark.long
