@@ -137,7 +137,7 @@ def _describe_function(each: Sequence[Recompilation]) -> str:
     place = f"{last.function} ({last.where})" if last.where else last.function
     guard = f"The guard that failed{' the last time' if len(each) > 1 else ''}: {last.reason}."
     if last.gave_up:
-        return f"torch.compile compiled {place} too often and gave it up: Python runs it. {guard}"
+        return f"torch.compile compiled {place} too often and gave it up: where no guard holds, Python runs it. {guard}"
     times = f" {format_count(len(each), 'time')}" if len(each) > 1 else ""
     return f"torch.compile compiled {place} again{times} in measured steps. {guard}"
 

@@ -378,8 +378,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
             "kind",
             "category",
             "graph break: a line at which torch.compile ends a graph | compiled again: a function, in a measured step "
-            "| given up: a function that was compiled too often, so that Python runs it | modules not known: of "
-            "launches of graphs",
+            "| given up: a function that was compiled too often, so that Python runs it where no guard holds "
+            "| modules not known: of launches of graphs",
         ),
         Column("where", "category", "file and line of a script, below the script's folder; empty if not known"),
         Column("function", "category", "the function that it is in"),

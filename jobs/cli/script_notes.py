@@ -175,9 +175,9 @@ def describe_compiled(compiling: Compiling, is_compiled: bool) -> list[str]:
         lines.append(f"torch.compile compiled {format_count(num, 'graph')} in the measured steps: skip more steps")
     last = {(each.function, each.where): each for each in compiling.recompilations}
     for again in [*last.values()][:MOST_BREAKS]:
-        what = "gave up, so that Python runs it," if again.gave_up else "compiled again in measured steps"
         place = f"{again.function} ({again.where})" if again.where else again.function
-        lines.append(f"torch.compile {what} {place}: {again.reason}")
+        how = "too often and gave it up" if again.gave_up else "again in measured steps"
+        lines.append(f"torch.compile compiled {place} {how}: {again.reason}")
     if why := compiling.compiled_autograd:
         lines.append(f"compiled autograd runs backward as a graph: its kernels are in one line, not by module ({why})")
     if compiling.errors or (is_compiled and compiling.graphs == 0):

@@ -22,8 +22,8 @@ class GraphBreak(_Part):
 
 class Recompilation(_Part):
     """A function that was compiled again in a measured step, since a guard failed. where: its file, below the script's
-    folder, and line. reason: the guard. gave_up: it was compiled too often, so that Python runs it from then on, in
-    whichever step that was."""
+    folder, and line. reason: the guard. gave_up: it was compiled too often, so that Python runs it where no guard
+    holds, in whichever step that was."""
 
     reason: str
     where: str = ""

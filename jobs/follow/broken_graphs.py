@@ -27,6 +27,8 @@ MOST_LINES = 20
 OWN_FOLDER = os.path.dirname(__file__) + os.sep
 """Breaks at lines of this package are not the script's."""
 _LOOP_BREAK = re.compile(r"graph break in (?:a for/while )?loop")
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
+"""Dynamo's name of what follows a graph break in a function: that function, and the line of the break."""
 
 
 class LeftFrames:
@@ -76,8 +78,17 @@ class LeftFrames:
             return  # nothing to compile
         line = (getattr(reason, "real_stack", None) or [translator.frame_summary()])[-1]
         described = describe(getattr(reason, "msg", "") or error, line)
-        left = f"{described['reason'].rstrip('.')}{LEFT}{translator.f_code.co_name}{IN_LOOP * in_loop}"
+        function, after = find_resumed(translator.f_code.co_name)
+        part = f"{function} after line {after}" if after else function
+        left = f"{described['reason'].rstrip('.')}{LEFT}{part}{IN_LOOP * in_loop}"
         self.breaks.append(described | {"reason": left})
+
+
+def find_resumed(name: str) -> tuple[str, int]:
+    """Find the function of the script that Dynamo calls `name`, and the line of the graph break that it follows; 0 if it
+    is the whole function."""
+    resumed = _RESUMED.match(name)
+    return (resumed[1], int(resumed[2])) if resumed else (name, 0)
 
 
 def list_causes(error: BaseException | None) -> Iterator[BaseException]:

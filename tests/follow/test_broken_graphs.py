@@ -52,6 +52,21 @@ def test_a_break_in_a_loop_has_its_line_and_the_function_that_python_runs(left):
     assert found["reason"].endswith("; Python runs all of forward, since it breaks in a loop") and found["graphs"] == []
 
 
+def test_what_follows_a_break_is_named_by_the_function_of_the_script(left):
+    def forward(x):
+        torch._dynamo.graph_break()
+        for _ in range(2):
+            x = torch.sin(x)
+            torch._dynamo.graph_break()
+        return torch.cos(x)
+
+    torch.compile(forward, backend="eager")(torch.ones(2))
+    (found,) = left.breaks
+    part = f"forward after line {forward.__code__.co_firstlineno + 1}"
+    assert found["function"] == "forward"
+    assert found["reason"].endswith(f"; Python runs all of {part}, since it breaks in a loop")
+
+
 def test_a_branch_on_a_value_in_a_loop_is_listed(left):
     def forward(x):
         for _ in range(2):

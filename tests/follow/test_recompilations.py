@@ -70,17 +70,43 @@ def test_a_value_that_changes_is_a_guard_too(again, stage):
     stage.is_measured = True
     compiled(torch.ones(2), 2)
     (known,) = again.known
-    assert known["function"] == "called" and "scale" in known["reason"]
+    assert known["function"] == "called" and known["reason"] == "scale == 1"
 
 
 def test_a_function_that_is_given_up_is_noted_in_any_step(again):
-    """Python runs it from then on, of which PyTorch keeps nothing but a warning."""
+    """Python runs it where no guard holds, of which PyTorch keeps nothing but a warning."""
     called = torch.compile(lambda x: x.sin() + 1, backend="eager", dynamic=False)
     with torch._dynamo.config.patch(recompile_limit=2):
         for size in range(2, 6):
             called(torch.ones(size))
     (known,) = again.known
     assert known["gave_up"] and "expected 3, actual 4" in known["reason"]
+
+
+def test_a_function_that_fails_in_place_of_being_given_up_is_noted_once(again):
+    """A script may catch that, and call it again in each step."""
+    called = torch.compile(lambda x: x.sin() + 1, backend="eager", dynamic=False, fullgraph=True)
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for size in range(2, 4):
+            called(torch.ones(size))
+        for size in range(4, 7):
+            with pytest.raises(convert_frame.FailOnRecompileLimitHit):
+                called(torch.ones(size))
+    (known,) = again.known
+    assert known["gave_up"] and "expected 3, actual 4" in known["reason"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "guard"),
+    [
+        ("0/1: n == 7          # return x * n  # ome/ada/train.py:37 in <lambda>", "n == 7"),
+        ("0/1: d['a # b'] == 1  #   # <string>:2 in f (HINT: type int)", "d['a # b'] == 1 (HINT: type int)"),
+        ("tensor 'x' size mismatch at index 0. expected 2, actual 3",) * 2,
+    ],
+)
+def test_a_reason_is_the_guard_without_code_of_the_script_or_a_part_of_a_path(reason, guard):
+    """PyTorch cuts `/home/ada/train.py` to `ome/ada/train.py`, in which nothing finds a folder any more."""
+    assert describe(FORWARD, [reason])["reason"] == guard
 
 
 def test_a_list_without_reasons_says_that_none_is_known():

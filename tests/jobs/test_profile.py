@@ -202,8 +202,8 @@ def test_what_is_compiled_again_is_printed_once_with_the_last_guard_that_failed(
     again = [Recompilation(reason=reason, where="train.py:8", function="forward") for reason in ("first", "last")]
     gave_up = Recompilation(reason="often", function="score", gave_up=True)
     one, other = describe_compiled(Compiling(graphs=3, recompilations=[*again, gave_up]), True)
-    assert one == "torch.compile compiled again in measured steps forward (train.py:8): last"
-    assert other == "torch.compile gave up, so that Python runs it, score: often"
+    assert one == "torch.compile compiled forward (train.py:8) again in measured steps: last"
+    assert other == "torch.compile compiled score too often and gave it up: often"
 
 
 @pytest.mark.long
