@@ -90,14 +90,15 @@ def describe_compiling(notes: pd.DataFrame, scalars: Mapping[str, float]) -> lis
     if not of.get("graphs") and not of.get("cached_graphs") and not len(notes):
         return []
     took = f" in {format_time(of['ns'])}" if of.get("ns") else ""
-    lines = [f"torch.compile made {format_count(int(of.get('graphs', 0)), 'graph')}{took}."]
-    if num := int(of.get("cached_graphs", 0)):
-        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, so the modules inside are not known.")
+    made = format_count(int(of["graphs"]), "graph") if of.get("graphs") else "no graph with Inductor"
+    lines = [f"torch.compile made {made}{took}."]
     if num := int(of.get("late_graphs", 0)):
         lines.append(
             f"Of these, {num:,} {'was' if num == 1 else 'were'} made in measured steps, which took longer for it. "
             "Measure with a larger --skip."
         )
+    if num := int(of.get("cached_graphs", 0)):
+        lines.append(f"{format_count(num, 'graph')} came from PyTorch's cache, so the modules inside are not known.")
     lines += describe_recompilations(_list_recompilations(notes))
     for phase in PASSES:
         if breaks := of.get(f"{phase}_breaks"):
@@ -127,7 +128,7 @@ def describe_recompilations(recompilations: Sequence[Recompilation]) -> list[str
         by_function.setdefault((again.function, again.where), []).append(again)
     lines = [_describe_function(each) for each in by_function.values()]
     if len(lines) > MOST_AGAIN:
-        lines = [*lines[:MOST_AGAIN], f"So were {format_count(len(lines) - MOST_AGAIN, 'other function')}."]
+        lines = [*lines[:MOST_AGAIN], f"The same holds for {format_count(len(lines) - MOST_AGAIN, 'other function')}."]
     advice = "Keep what a guard names the same in all steps, or give torch.compile dynamic=True if it is a size."
     return [*lines, advice] if lines else []
 

@@ -164,6 +164,18 @@ def test_nobody_advises_to_compile_what_is_compiled(recording):
     assert not [do for do in map(leave_out_compile, DO.values()) if "torch.compile or" in do]
 
 
+def test_graphs_made_in_measured_steps_are_of_those_made_not_of_those_from_the_cache():
+    scalars = {"compile_graphs": 4.0, "compile_late_graphs": 1.0, "compile_cached_graphs": 3.0}
+    made, late, cached = describe_compiling(pd.DataFrame(list_notes(Compiling(), []), columns=NOTE), scalars)
+    assert "4 graphs" in made and late.startswith("Of these, 1 was") and "3 graphs came from" in cached
+
+
+def test_a_script_with_another_backend_has_no_graph_of_inductor_though_it_compiles():
+    again = Compiling(recompilations=[Recompilation(reason="a", where="model.py:12", function="forward")])
+    first, *_ = describe_compiling(pd.DataFrame(list_notes(again, [])), {"compile_graphs": 0.0})
+    assert first == "torch.compile made no graph with Inductor."
+
+
 def test_other_ranks_compile_the_same_again():
     again = Recompilation(reason="a", where="model.py:12", function="forward")
     notes = pd.DataFrame(
@@ -173,6 +185,7 @@ def test_other_ranks_compile_the_same_again():
     assert [line for line in said if "again in measured steps" in line and "times" not in line]
 
 
+NOTE = ["rank", "kind", "where", "function", "reason"]
 LINES = GraphBreak(reason="a", graphs=[0, 3]), GraphBreak(reason="b"), GraphBreak(reason="c", graphs=[1])
 
 
