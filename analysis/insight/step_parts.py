@@ -124,7 +124,7 @@ def name_module(phase: str, path: str) -> str:
         return names[-1].removesuffix(".*")  # a block, outside of its modules
     if inside[0] == ranges.ATTENTION and len(inside) > 1:
         return NAMES_IN_ATTENTION.get(inside[1], ranges.ATTENTION)
-    return NAMES.get(inside[0], inside[0].strip("()"))
+    return NAMES.get(inside[0], re.sub(r"^\((.*)\)$", r"\1", inside[0]))  # not that of `GPT (compiled)`
 
 
 @measure_by_run

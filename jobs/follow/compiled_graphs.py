@@ -284,11 +284,12 @@ class CompiledGraphs:
                 push("|".join([launch.kernel, *list_shares(launch.shares, rename, above)]))
                 pop()
             pop()
-        for each in self.list_breaks():
-            place = f"{shorten_path(each['file'])}:{each['line']}" if each["file"] else ""
-            numbers = ",".join(map(str, each["graphs"]))
-            push(f"{BREAK}{numbers}|{place}|{each['function']}|{each['reason'][:LONGEST_REASON]}")
-            pop()
+        with self.noting_errors("ranges of graph breaks"):  # as where the script has removed its working directory
+            for each in self.list_breaks():
+                place = f"{shorten_path(each['file'])}:{each['line']}".replace("|", "/") if each["file"] else ""
+                numbers = ",".join(map(str, each["graphs"]))
+                push(f"{BREAK}{numbers}|{place}|{each['function']}|{each['reason'][:LONGEST_REASON]}")
+                pop()
 
 
 def has_compiled_autograd() -> bool:

@@ -12,6 +12,7 @@ from torch._dynamo.symbolic_convert import InstructionTranslator  # noqa: E402
 from torch._dynamo.utils import graph_break_reasons  # noqa: E402
 
 from profiler_job.jobs.follow.broken_graphs import FROM_HERE, STEP, LeftFrames, list_breaks  # noqa: E402
+from profiler_job.jobs.follow.compiled_graphs import CompiledGraphs  # noqa: E402
 
 LOG = logging.getLogger(__name__)
 
@@ -65,6 +66,21 @@ def test_what_follows_a_break_is_named_by_the_function_of_the_script(left):
     part = f"forward after line {forward.__code__.co_firstlineno + 1}"
     assert found["function"] == "forward"
     assert found["reason"].endswith(f"; Python runs all of {part}, since it breaks in a loop")
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_ranges_of_breaks_end_no_script_whose_working_directory_is_gone(monkeypatch, tmp_path, is_removed):
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    graphs, log = CompiledGraphs(), []
+    at = {"file": str(folder / "a|b.py"), "line": 3, "function": "f", "reason": "r", "graphs": [0]}
+    monkeypatch.setattr(graphs, "list_breaks", lambda: [at])
+    if is_removed:
+        folder.rmdir()
+    graphs.write(log.append, lambda: None, {})
+    assert log == ([] if is_removed else ["modules:break 0|a/b.py:3|f|r"])
+    assert [error.partition(":")[0] for error in graphs.errors] == ["ranges of graph breaks"] * is_removed
 
 
 def test_a_branch_on_a_value_in_a_loop_is_listed(left):

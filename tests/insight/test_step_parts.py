@@ -93,6 +93,8 @@ def test_a_step_shorter_than_its_kernels_has_no_waiting():
         ("forward", "GPT2LMHeadModel/transformer/h.*", "h"),
         ("forward", "GPT2LMHeadModel", "GPT2LMHeadModel"),
         ("forward", "GPT2LMHeadModel/lm_head", "lm_head"),
+        ("forward", "GPT (compiled)", "GPT (compiled)"),
+        ("backward", "(gradients)", "gradients"),
         ("forward", "Task/blocks/21/attn", "attn"),
         ("forward", "Swin/stages/0/blocks/3/mlp", "mlp"),
         ("forward", "MoE/layers.*/mlp/experts.*/w1", "mlp"),
