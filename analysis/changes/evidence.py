@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from profiler_job.analysis.changes.waiting_lines import ScriptLine, find_lines
@@ -66,6 +67,15 @@ class ChangeEvidence:
     line: ScriptLine | None = None
 
 
+def breaks_graphs(line: ScriptLine, breaks: pd.DataFrame) -> bool:
+    """Return whether the GPU waits for a line of its own code because it breaks a graph, which has an advice. breaks:
+    with the columns of `_NO_BREAKS`."""
+    is_there = [line.where.startswith(f"{make_printable(str(where))} ") for where in breaks["where"]]
+    rows = breaks.loc[np.array(is_there, bool)]
+    idle_ns = float(rows[[f"{phase}_idle_ns" for phase in PASSES]].sum().sum())
+    return not line.changes and 2 * idle_ns > line.wait_ns
+
+
 class CaptureEvidence:
     """What a capture shows, as far as evidence for changes needs it. Times are sums over its GPUs, in ns."""
 
@@ -100,13 +110,7 @@ class CaptureEvidence:
         self.breaks: pd.DataFrame = sections.get("breaks", _NO_BREAKS)
         self._captured_waiting_ns: float | None = capture.get("captured_waiting_ns")
         lines = [] if self.has_startup or "lines" not in sections else find_lines(sections["lines"])
-        self.lines = [line for line in lines if not self._breaks_graphs(line)]
-
-    def _breaks_graphs(self, line: ScriptLine) -> bool:
-        """Whether the GPU waits for a line of its own code because it breaks a graph, which has an advice."""
-        rows = self.breaks[self.breaks["where"] == line.where.partition(" ")[0]]
-        idle_ns = float(rows[[f"{phase}_idle_ns" for phase in PASSES]].sum().sum())
-        return not line.changes and 2 * idle_ns > line.wait_ns
+        self.lines = [line for line in lines if not breaks_graphs(line, self.breaks)]
 
     def sum_parts(self, *names: str) -> float:
         """Return the time in which GPUs do these things, by the parts of the verdict."""

@@ -85,8 +85,8 @@ class LeftFrames:
 
 
 def find_resumed(name: str) -> tuple[str, int]:
-    """Find the function of the script that Dynamo calls `name`, and the line of the graph break that it follows; 0 if it
-    is the whole function."""
+    """Find the function of the script that Dynamo calls `name`, and the line of the graph break that it follows; 0 if
+    it is the whole function."""
     resumed = _RESUMED.match(name)
     return (resumed[1], int(resumed[2])) if resumed else (name, 0)
 

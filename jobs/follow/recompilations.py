@@ -1,8 +1,9 @@
 """Which functions torch.compile compiles again in measured steps, for which guard, and which it gave up.
 
 Dynamo compiles a function for what it is called with, and guards that. Where a guard fails, it compiles the function
-again. If it did so too often, it lets Python run it where no guard holds, or fails if it is told to (fullgraph). It finds out which guard failed before it compiles, for its log
-(TORCH_LOGS=recompiles), whether that is read or not; here it is noted, too.
+again. If it did so too often, it lets Python run it where no guard holds, or fails if it is told to (fullgraph). It
+finds out which guard failed before it compiles, for its log (TORCH_LOGS=recompiles), whether that is read or not; here
+it is noted, too.
 
 This is not part of PyTorch's interface: where it is missing, that is named, and the script goes on. Needs torch, and is
 imported inside the script (see `sitecustomize`).

@@ -5,6 +5,7 @@ import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes.evidence import breaks_graphs
 from profiler_job.analysis.changes.waiting_lines import find_lines
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.first_advice import format_first_advice
@@ -120,3 +121,12 @@ def test_the_card_of_the_line_comes_before_a_larger_bound():
     graphs = bound(CUDA_GRAPHS, 60, where="a.py:1 f", line_share=0.9)
     assert [card["changes"] for card in choose_cards([bound("compile", 60), graphs], 100.0)] == [(CUDA_GRAPHS,)]
     assert format_run_advice([line])[0].startswith("line of the script (a.py:1 f): could save up to 40")
+
+
+@pytest.mark.parametrize("file", ["a.py", "my model.py"])
+def test_a_line_that_waits_for_a_break_has_the_advice_of_the_break_alone(file):
+    (line,) = find_lines(make_rows(where=f"{file}:1", do=DO[OWN]))
+    breaks = pd.DataFrame({"where": [f"{file}:1", f"{file}:12", ""]})
+    for idle, expected in (([line.wait_ns, 0, 0], True), ([0, line.wait_ns, line.wait_ns], False)):
+        rows = breaks.assign(forward_idle_ns=idle, backward_idle_ns=0.0)
+        assert breaks_graphs(line, rows) == expected and not breaks_graphs(line, rows[:0])
