@@ -73,9 +73,9 @@ class Recompilations:
         return result
 
 
-def is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def is_same(again: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two say that the same function was given up, or that it was compiled again."""
-    return all(one[name] == other[name] for name in ("file", "line", "function", "gave_up"))
+    return all(again[name] == other[name] for name in ("file", "line", "function", "gave_up"))
 
 
 def describe(code: CodeType, reasons: list[str]) -> dict[str, Any]:
