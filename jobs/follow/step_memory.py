@@ -49,6 +49,7 @@ class StepMemory:
     def __init__(self, ranges: ModuleRanges):
         self.ranges = ranges
         self.is_on = self.has_history = self.has_hooks = False
+        self.undo_history: Callable[[], Any] = lambda: None
         self.phases: list[dict[str, Any]] = []
         self.spans: list[tuple[str, int, int]] = []  # phases: name, begin and end on the clock
         self.notes: list[Note] = []
