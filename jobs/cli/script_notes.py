@@ -74,7 +74,7 @@ def describe_batches(noted: dict[str, Any]) -> list[str]:
         f"{describe_workers(line['workers'])}"
         for line in lines
     ]
-    return [f"{format_count(len(lines), 'DataLoader')} take {spent}: {'; '.join(parts)}"]
+    return [f"{len(lines)} lines take batches of DataLoaders for {spent}: {'; '.join(parts)}"]
 
 
 def describe_workers(loader: dict[str, Any]) -> str:

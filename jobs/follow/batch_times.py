@@ -9,7 +9,10 @@ Imported inside the script (see `sitecustomize`). It needs torch and the other f
 import mmap
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -48,29 +51,51 @@ class Batches:
 
     def __init__(self) -> None:
         self.is_on = False
-        self.loaders: dict[tuple[int, tuple[Line, ...]], LoaderTimes] = {}  # by id of a loader's sampler, and lines
+        self.loaders: dict[tuple[int, tuple[Line, ...]], LoaderTimes] = {}  # by number of a loader, and lines
+        self.samplers: list[Callable[[], Any]] = []  # of the loaders, in order; each returns None once it is gone
+        self.open = threading.local()
         self.workers = WorkerTimes()
 
     def fetch(self, called: Callable[..., Any], iterator: Any, *args: Any, **options: Any) -> Any:
-        if not self.is_on:
+        if not self.is_on or getattr(self.open, "is_inside", False):  # a dataset may have a DataLoader of its own
             return called(iterator, *args, **options)
+        self.open.is_inside = True
         began, num = perf_counter_ns(), 0  # batches: at the end of an epoch there is none
         try:
             batch = called(iterator, *args, **options)
             num = 1
             return batch
         finally:
-            self.note(perf_counter_ns() - began, iterator, num)
+            self.open.is_inside = False
+            with suppress(Exception):  # it may be an iterator of the script's own
+                self.note(perf_counter_ns() - began, iterator, num)
 
     def note(self, ns: int, iterator: Any, num: int = 1) -> None:
         """Note a batch, or none, that took so long."""
         lines = list_lines(sys._getframe(1))
-        sampler = id(getattr(iterator, "_index_sampler", iterator))  # a loader has one, in each epoch
-        times = self.loaders.setdefault((sampler, lines), LoaderTimes())
+        loader = self._number_loader(getattr(iterator, "_index_sampler", iterator), lines)
+        times = self.loaders.setdefault((loader, lines), LoaderTimes())
         times.num, times.ns = times.num + num, times.ns + ns
         times.num_workers = int(getattr(iterator, "_num_workers", 0))
         times.is_pinned = bool(getattr(iterator, "_pin_memory", False))
         times.workers.update(worker.pid for worker in getattr(iterator, "_workers", ()))
+
+    def _number_loader(self, sampler: Any, lines: tuple[Line, ...]) -> int:
+        """Return the number of a loader by its sampler: it has one, in each epoch. A loader that a script makes anew
+        for each epoch has the number of the one before, which is gone by then."""
+        for number, known in enumerate(self.samplers):
+            if known() is sampler:
+                return number
+        try:
+            added: Callable[[], Any] = weakref.ref(sampler)
+        except TypeError:  # a list of batches
+            added = lambda: sampler  # noqa: E731
+        for number, known in enumerate(self.samplers):
+            if known() is None and (number, lines) in self.loaders:
+                self.samplers[number] = added
+                return number
+        self.samplers.append(added)
+        return len(self.samplers) - 1
 
     def describe(self, num_steps: int) -> dict[str, Any] | None:
         """Return how many batches a step takes of all DataLoaders, and their time, and what `_describe_workers` has of
@@ -98,13 +123,13 @@ class Batches:
         """Merge what a line takes of a loader, by both. It is the innermost line that takes batches of no other loader:
         a function that repeats a loader may be shared."""
         users: dict[Line, set[int]] = {}
-        for sampler, lines in self.loaders:
+        for loader, lines in self.loaders:
             for line in lines:
-                users.setdefault(line, set()).add(sampler)
+                users.setdefault(line, set()).add(loader)
         merged: dict[tuple[int, Line], LoaderTimes] = {}
-        for (sampler, lines), times in self.loaders.items():
+        for (loader, lines), times in self.loaders.items():
             line = next((each for each in lines if len(users[each]) == 1), lines[0] if lines else NO_LINE)
-            merged.setdefault((sampler, line), LoaderTimes()).add(times)
+            merged.setdefault((loader, line), LoaderTimes()).add(times)
         return merged
 
     def _describe_workers(self, times: LoaderTimes) -> dict[str, Any]:

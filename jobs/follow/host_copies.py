@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import has_torch_function
 
 from .script_frames import HERE, find_own_frame
 
@@ -38,29 +39,51 @@ class CopyCalls:
 
     def wrap(self, name: str) -> None:
         own, called = vars(torch.Tensor).get(name), getattr(torch.Tensor, name)
+        is_on = True
 
         @functools.wraps(called)
-        def copy(tensor: Any, *args: Any, **options: Any) -> Any:
-            if torch.compiler.is_compiling() or not moves(tensor, name, args, options):
+        def copy(tensor: Any, /, *args: Any, **options: Any) -> Any:
+            if not is_on or torch.compiler.is_compiling():
                 return called(tensor, *args, **options)
-            return self.call(called, tensor, *args, **options)
+            call = call_alone if has_torch_function((tensor, *args, *options.values())) else called
+            if not moves(tensor, name, args, options):
+                return call(tensor, *args, **options)
+            return self.call(functools.partial(call, tensor, *args, **options))
+
+        def call_alone(*args: Any, **options: Any) -> Any:
+            """Call the function without ours in its place: PyTorch looks there for what it passes to tensors and modes
+            that override functions, and these compare it with PyTorch's own."""
+            was_in_place = leave()
+            try:
+                return called(*args, **options)
+            finally:
+                if was_in_place and is_on and vars(torch.Tensor).get(name) is own:
+                    setattr(torch.Tensor, name, copy)
+
+        def leave() -> bool:
+            if vars(torch.Tensor).get(name) is not copy:  # the script may have replaced it since
+                return False
+            setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)
+            return True
 
         def take_back() -> None:
-            if vars(torch.Tensor).get(name) is copy:  # the script may have replaced it since
-                setattr(torch.Tensor, name, own) if own else delattr(torch.Tensor, name)
+            nonlocal is_on
+            is_on = False  # the script may keep it
+            leave()
 
+        copy.__module__, copy.__qualname__ = "torch", f"Tensor.{name}"  # by which it is pickled
         setattr(torch.Tensor, name, copy)
         self.undo.append(take_back)
 
-    def call(self, called: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        caller = sys._getframe(2)
-        frame = None if caller.f_code.co_filename.startswith(HERE) else find_own_frame(caller)
+    def call(self, called: Callable[[], Any]) -> Any:
+        caller = sys._getframe(1).f_back  # None where a thread without Python calls, as in a backward pass
+        frame = None if caller is None or caller.f_code.co_filename.startswith(HERE) else find_own_frame(caller)
         if frame is None:
-            return called(*args, **options)
+            return called()
         line = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
         self.push(f"{COPY}{self.numbers.setdefault(line, len(self.numbers))}")
         try:
-            return called(*args, **options)
+            return called()
         finally:
             self.pop()
 
@@ -75,16 +98,22 @@ class CopyCalls:
 
 
 def moves(tensor: torch.Tensor, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-    """Whether a call of one of COPYING is between the CPU and another device."""
-    devices = filter(None, map(find_device, (*args, *options.values())))
-    target = next(devices, GPU if name == GPU else "")
-    return bool(target) and (target == CPU) != (tensor.device.type == CPU)
+    """Whether a call of one of COPYING is between the CPU and another device. What the script overrides is not called:
+    it may note its calls, or fail."""
+    try:
+        with torch._C.DisableTorchFunction():
+            devices = filter(None, map(find_device, (*args, *options.values())))
+            target = next(devices, GPU if name == GPU else "")
+            return bool(target) and (target == CPU) != (find_device(tensor) == CPU)
+    except Exception:  # the call itself raises then, or does what only its tensors know
+        return False
 
 
 def find_device(value: Any) -> str:
     """Find the kind of device that an argument names; "" if it names none."""
     if isinstance(value, torch.Tensor):
-        return value.device.type
+        device: torch.device = torch.Tensor.device.__get__(value)
+        return device.type
     if isinstance(value, torch.device):
         return value.type
     if isinstance(value, str):

@@ -27,6 +27,7 @@ from .script_frames import is_own
 
 COMPILED = "a compiled graph saves them as a whole, so their modules and operations are not known"
 """Why those of a script that compiles are not followed: what hooks do would be compiled, too."""
+OWN_HISTORY = "the script records them itself"
 MOST_EVENTS = 1_000_000
 """Events of the allocator in a step: more are not kept."""
 SEGMENT_CALLS = {"segment_alloc": "cudaMalloc", "segment_free": "cudaFree"}
@@ -48,6 +49,7 @@ class StepMemory:
     def __init__(self, ranges: ModuleRanges):
         self.ranges = ranges
         self.is_on = self.has_history = self.has_hooks = False
+        self.undo_history: Callable[[], Any] = lambda: None
         self.phases: list[dict[str, Any]] = []
         self.spans: list[tuple[str, int, int]] = []  # phases: name, begin and end on the clock
         self.notes: list[Note] = []
@@ -156,19 +158,35 @@ class StepMemory:
 
     def _begin_history(self) -> None:
         if torch._C._cuda_isHistoryEnabled():
-            raise UnavailableError("the script records them itself")
-        torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=MOST_EVENTS)
+            raise UnavailableError(OWN_HISTORY)
+        holder = torch.cuda.memory
+        record = holder._record_memory_history
+        record("all", context="all", stacks="python", max_entries=MOST_EVENTS)
         self.has_history = True
+
+        def step_aside(*args: Any, **options: Any) -> Any:
+            if self.has_history:  # it would end with the step
+                self.problems.append(f"the allocator's events: {OWN_HISTORY}")
+                self._leave_history()
+                self.before.clear()
+            return record(*args, **options)
+
+        holder._record_memory_history = step_aside
+        self.undo_history = lambda: restore(holder, "_record_memory_history", step_aside, record)
         self.before = self._list_blocks()
 
     def _end_history(self) -> None:
         if self.has_history:
-            self.has_history = False
             try:
                 self.events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
                 self.segments = list_segments(self.events)
             finally:
+                self._leave_history()
                 torch.cuda.memory._record_memory_history(None)
+
+    def _leave_history(self) -> None:
+        self.has_history = False
+        self.undo_history()
 
     def _list_blocks(self) -> list[tuple[int, int]]:
         """List address and requested size in bytes of what is allocated on this device."""
@@ -246,6 +264,12 @@ class StepMemory:
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
         )
+
+
+def restore(holder: Any, name: str, ours: Any, own: Any) -> None:
+    """Take our function away, unless the script has replaced it since."""
+    if getattr(holder, name) is ours:
+        setattr(holder, name, own)
 
 
 def list_segments(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,11 @@
 """Lines of a script that copy between the CPU and another device, as they are noted in followed steps. The device is
 `meta` here: no GPU is needed to see which call has a range."""
 
+import _thread
 import inspect
+import pickle
+import sys
+import threading
 
 import pytest
 import torch
@@ -78,6 +82,87 @@ def test_everything_is_taken_back_and_what_the_script_replaces_stays(noted):
     del torch.Tensor.cuda
     torch.ones(2).to("meta")
     assert not noted.ranges and not {*host_copies.COPYING} & {*vars(torch.Tensor)}
+
+
+SEEN: list[str] = []
+NAMES = {torch.Tensor.to: "to", torch.Tensor.copy_: "copy_", torch.Tensor.cuda: "cuda"}
+"""As a script makes it that implements functions for tensors of its own."""
+
+
+class Own(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), options=None):
+        SEEN.append(NAMES.get(function, f"{function.__name__}?"))
+        return super().__torch_function__(function, types, args, options or {})
+
+
+class Mode(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), options=None):
+        SEEN.append(NAMES.get(function, f"{function.__name__}?"))
+        return function(*args, **(options or {}))
+
+
+class WithoutDevice(torch.Tensor):
+    @property
+    def device(self):
+        raise RuntimeError("not known")
+
+
+def test_a_script_that_overrides_functions_of_tensors_sees_the_same_calls(noted):
+    """It saw reads of `device` that were not its own, and got a function that was not PyTorch's."""
+    x = torch.ones(2).as_subclass(Own)
+    SEEN.clear()
+    assert type(x.to("meta")) is Own
+    torch.empty(2, device="meta").copy_(x)
+    with Mode():
+        torch.empty(2, device="meta").copy_(x)
+    assert SEEN == ["to", "copy_", "empty?", "copy_", "copy_"], "the mode first, then the tensor"
+    assert [name for name in noted.ranges if name != "pop"] == [f"modules:copy {number}" for number in range(3)]
+
+
+def test_parameters_without_a_shape_can_be_moved(noted):
+    """They allow certain functions, and did not know ours."""
+    layer = torch.nn.LazyLinear(2)
+    with torch.device("meta"):
+        assert layer.to("meta").weight.device.type == "meta"
+    assert (
+        noted.ranges == ["modules:copy 0", "pop"] * 2 and torch.Tensor.to.__code__.co_filename == host_copies.__file__
+    )
+
+
+def test_a_tensor_whose_device_cannot_be_read_is_copied_all_the_same(noted):
+    assert type(torch.ones(2).as_subclass(WithoutDevice).to("meta")) is WithoutDevice
+    with pytest.raises(TypeError):
+        torch.Tensor.to(3, "meta")
+    x = torch.ones(2)
+    assert x.to(tensor=x) is x, "a name of an argument of PyTorch's"
+
+
+def test_a_call_below_which_there_is_no_python_works(noted, monkeypatch):
+    """As where autograd's thread calls the hook of a script."""
+    failed, ended = [], threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda facts: (failed.append(facts.exc_value), ended.set()))
+
+    class Tracked(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), options=None):
+            try:
+                return super().__torch_function__(function, types, args, options or {})
+            finally:
+                ended.set()
+
+    _thread.start_new_thread(torch.ones(2).as_subclass(Tracked).to, ("meta",))
+    assert ended.wait(60) and not failed and not noted.ranges
+
+
+def test_a_method_can_be_pickled(noted):
+    assert pickle.loads(pickle.dumps(torch.Tensor.to)) is torch.Tensor.to
+
+
+def test_what_a_script_keeps_of_ours_is_off_at_the_end(noted):
+    kept = torch.Tensor.to
+    noted.end()
+    assert kept(torch.ones(2), "meta").device.type == "meta" and not noted.ranges
 
 
 def test_what_torch_compile_has_made_is_used_as_it_was(noted):

@@ -16,7 +16,7 @@ from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.follow import memory_owners
 from profiler_job.jobs.follow.module_ranges import ModuleRanges
-from profiler_job.jobs.follow.step_memory import StepMemory, find_function, read_clock
+from profiler_job.jobs.follow.step_memory import OWN_HISTORY, StepMemory, find_function, read_clock
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.workloads import annotation
 
@@ -367,6 +367,20 @@ def test_a_history_that_the_script_records_stays_on(ranges, fake_gpu):
     facts = train(StepMemory(ranges), lambda: x.exp().sum())
     assert fake_gpu.calls == [] and facts["problems"] == ["the allocator's events: the script records them itself"]
     assert facts["peak_bytes"] == 1152 and "owners" not in facts and facts["saved"]
+
+
+def test_a_history_that_the_script_begins_in_the_step_stays_on(ranges, fake_gpu):
+    """It was turned off at the end of the step."""
+    record = torch.cuda.memory._record_memory_history
+    step_memory = StepMemory(ranges)
+    step_memory.begin(True, "the script goes on")
+    torch.cuda.memory._record_memory_history("all", max_entries=7)
+    step_memory.end()
+    assert fake_gpu.calls == [("all",), ("all",)]
+    assert torch.cuda.memory._record_memory_history is record
+    facts = step_memory.list_facts()
+    assert facts["segments"] is None
+    assert f"the allocator's events: {OWN_HISTORY}" in facts["memory_owners"]["problems"]
 
 
 def test_without_saved_tensors_what_backward_finds_are_activations():

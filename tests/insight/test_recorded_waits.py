@@ -429,7 +429,7 @@ def test_the_page_keeps_loaders_apart_and_names_garbage_without_samples(results,
     ingest(results, tmp_path / "recording", more_tables=[read_waits])
     answers = answer_script(store.load(tmp_path / "recording"))
     lines = answers.of_script.facts["waits"]
-    (number,) = (number for number, line in enumerate(lines) if "2 DataLoaders" in line)
+    (number,) = (number for number, line in enumerate(lines) if "DataLoaders" in line and "2 lines" in line)
     first, second = lines[number + 1 : number + 3]
     assert "train.py:12" in first and "2.00 ms" in first and "2 workers" in first
     assert "test.py:40" in second and "1.00 ms" in second and "pageable" in second

@@ -414,6 +414,52 @@ def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
     assert batches.describe(2)["num"] == 3, "the end of an epoch is no batch"
 
 
+def test_a_loader_that_is_made_anew_for_each_epoch_is_one():
+    """Each was another DataLoader, and none of them was said to take as long as all."""
+    from torch.utils.data import DataLoader
+
+    batches = batch_times.Batches()
+    batches.is_on = True
+    called = DataLoader.__iter__
+
+    class Loader(DataLoader):
+        def __iter__(self):
+            iterator = called(self)
+            while True:
+                try:
+                    yield batches.fetch(next, iterator)
+                except StopIteration:
+                    return
+
+    kept = [Loader(range(4), batch_sampler=[[0], [1, 2]]) for _ in range(2)]  # a list has no weak references
+    for loader in [Loader(range(4), batch_size=2), *kept]:
+        for batch in loader:
+            assert len(batch)
+    assert [row["count"] for row in batches.list_loaders(1)] == [2, 2, 2], "the lines are shared, the loaders are not"
+    batches = batch_times.Batches()
+    batches.is_on = True
+    for _ in range(3):
+        for batch in Loader(range(4), batch_size=2):
+            assert len(batch)
+    (row,) = batches.list_loaders(1)
+    assert row["count"] == 6
+
+
+def test_batches_of_a_loader_inside_a_dataset_are_part_of_its_batches():
+    """Their time was added to that of the batches in which they were taken."""
+    batches = batch_times.Batches()
+    batches.is_on = True
+    assert batches.fetch(lambda _: batches.fetch(lambda _: 3, object()), object()) == 3
+    batches.fetch(lambda _: 4, object())
+    assert batches.describe(1)["num"] == 2
+
+
+def test_an_iterator_of_the_script_s_own_is_no_error():
+    batches = batch_times.Batches()
+    batches.is_on = True
+    assert batches.fetch(lambda _: 3, SimpleNamespace(_num_workers="many", _workers=None)) == 3
+
+
 def test_each_of_several_loaders_is_described_with_its_line():
     workers = {"num_workers": 2, "is_pinned": True, "worker_ns": 4e6, "worker_0_ns": 3e6, "worker_1_ns": 5e6}
     without = {"num_workers": 0, "is_pinned": False, "worker_ns": 0}
@@ -428,6 +474,7 @@ def test_each_of_several_loaders_is_described_with_its_line():
     assert [loader["num_workers"] for loader in loaders] == [2, 0]
     assert wait_lines.list_workers(loaders[0]) == {0: 3e6, 1: 5e6} and not wait_lines.list_workers(loaders[1])
     of_page = wait_lines.describe_batches(scalars, 1e7, ["train.py:4", "train.py:9"])
+    assert "2 lines" in printed and "2 lines" in of_page[0], "which may be of one DataLoader"
     for first, second in (printed.split("; "), of_page[1:]):
         assert "train.py:4" in first and "2 workers" in first and "train.py:9" in second and "2.00 ms" in second
     alone = noted | {"batch_lines": lines[:1]}
