@@ -68,8 +68,9 @@ def list_captured(lines: Sequence[BrokenLine], breaks: Sequence[Break]) -> pd.Da
     rows = []
     for process in dict.fromkeys(each.process for each in breaks):
         of_process = [line for line in lines if line.process == process]
-        owners = find_owners(of_process, [each for each in breaks if each.process == process])
-        for each in (each for each in breaks if each.process == process):
+        own = [each for each in breaks if each.process == process]
+        owners = find_owners(of_process, own)
+        for each in own:
             line = of_process[owners[each.graph]] if each.graph in owners else None
             place = (line.where, line.function, line.reason) if line else ("", shorten(each.region), "")
             rows.append(dict(zip(LINE, place)) | {f"{each.phase}_idle_ns": each.idle_ns, "kernels": each.launches})
@@ -85,8 +86,7 @@ def sum_lines(notes: pd.DataFrame) -> pd.DataFrame:
     rows[costs] = rows[costs].mask(rows[costs] < 0)
     rows = rows.groupby(LINE, sort=False, as_index=False).mean()
     rows["kernels"] = rows[[f"{phase}_kernels" for phase in PASSES]].sum(axis=1, min_count=1)
-    order = (-rows[IDLE].sum(axis=1)).sort_values(kind="stable").index
-    return rows.loc[order].reset_index(drop=True)
+    return _sort_by_idle(rows)
 
 
 def list_recorded(notes: pd.DataFrame, scalars: Mapping[str, float]) -> pd.DataFrame:
@@ -105,5 +105,9 @@ def _rank(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Sum rows of the same line, and put those with most idle time first."""
     table = pd.DataFrame(list(rows), columns=COLUMNS).fillna(dict.fromkeys([*IDLE, "kernels"], 0.0))
     table = table.astype(dict.fromkeys([*IDLE, "kernels"], float)).groupby(LINE, sort=False, as_index=False).sum()
-    order = (-table[IDLE].sum(axis=1)).sort_values(kind="stable").index
-    return table.loc[order].reset_index(drop=True)
+    return _sort_by_idle(table)
+
+
+def _sort_by_idle(lines: pd.DataFrame) -> pd.DataFrame:
+    order = (-lines[IDLE].sum(axis=1)).sort_values(kind="stable").index
+    return lines.loc[order].reset_index(drop=True)

@@ -45,8 +45,8 @@ function and the reason.
 
     modules:break 0,3|train.py:8|forward|Tensor.item(): ...
 
-In followed steps each call of such a graph has a range with its number, which is no module. It says, too, whether the
-graph ends at a graph break (see `jobs.follow.graph_calls`):
+In followed steps each call of such a graph has a range with its number, which is not a module. It says, too, whether
+the graph ends at a graph break (see `jobs.follow.graph_calls`):
 
     modules:forward
       GPT (compiled)
@@ -59,7 +59,7 @@ thread that called (see `jobs.follow.host_waits`):
     modules:sync 0
 
 A call that copies between the memory of the CPU and the memory of a GPU is inside a range with the number of its line,
-which is no module (see `jobs.follow.host_copies`):
+which is not a module (see `jobs.follow.host_copies`):
 
     modules:copy 0
 

@@ -141,63 +141,41 @@ def list_noted_calls(ranks: Sequence[Mapping[str, Any]], folder: Path) -> dict[s
 def list_syncs(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the calls of each rank that wait for the GPU: rank, where, function, call, number (of its marks), count (per
     step)."""
-    return [
-        {
-            "rank": noted["rank"],
-            "where": f"{shorten_path(call['file'], folder)}:{call['line']}",
-            "function": call["function"],
-            "call": call["call"],
-            "number": call["number"],
-            "count": call["count"],
-        }
-        for noted in ranks
-        for call in noted.get("syncs", ())
-    ]
+    return _list_lines(ranks, folder, "syncs", ("call", "number", "count"))
 
 
 def list_copies(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the lines of each rank that copy between CPU and GPU: rank, where, function, number (of their ranges)."""
-    return [
-        {
-            "rank": noted["rank"],
-            "where": f"{shorten_path(line['file'], folder)}:{line['line']}",
-            "function": line["function"],
-            "number": line["number"],
-        }
-        for noted in ranks
-        for line in noted.get("copies", ())
-    ]
+    return _list_lines(ranks, folder, "copies", ("number",))
 
 
 def list_allocations(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the calls of the allocator of each rank in the last followed step, in order: rank, where, function, call."""
-    return [
-        {
-            "rank": noted["rank"],
-            "where": f"{shorten_path(made['file'], folder)}:{made['line']}" if made["file"] else "",
-            "function": made["function"],
-            "call": made["call"],
-        }
-        for noted in ranks
-        for made in noted.get("segments") or ()
-    ]
+    return _list_lines(ranks, folder, "segments", ("call",))
 
 
 def list_batches(ranks: Iterable[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """List the lines of each rank that take batches of a DataLoader, in steps without a profiler: like `list_syncs`,
     with time_ns (of a step)."""
+    lines = _list_lines(ranks, folder, "batch_lines", ("count", "ns"))
+    return [{"call": NEXT_BATCH, "time_ns": round(line.pop("ns")), **line} for line in lines]
+
+
+def _list_lines(
+    ranks: Iterable[Mapping[str, Any]], folder: Path, noted_as: str, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """List what each rank noted of lines: rank, where, function, and what else `names` has."""
     return [
-        {
-            "rank": noted["rank"],
-            "where": f"{shorten_path(line['file'], folder)}:{line['line']}",
-            "function": line["function"],
-            "call": NEXT_BATCH,
-            "count": line["count"],
-            "time_ns": round(line["ns"]),
-        }
+        {"rank": noted["rank"], "where": name_line(line, folder), "function": line["function"]}
+        | {name: line[name] for name in names}
         for noted in ranks
-        for line in noted.get("batch_lines", ())
+        for line in noted.get(noted_as) or ()
     ]
+
+
+def name_line(noted: Mapping[str, Any], folder: Path) -> str:
+    """Name a line that was noted with its file as `train.py:8`; "" if the file is not known. folder: of the script."""
+    return f"{shorten_path(noted['file'], folder)}:{noted['line']}" if noted["file"] else ""
 
 
 def list_wait_scalars(noted: Mapping[str, Any]) -> dict[str, float]:

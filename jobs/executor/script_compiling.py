@@ -5,7 +5,7 @@ from typing import Any
 
 from profiler_job.jobs.contract.compiling import Compiling, GraphBreak, Recompilation
 from profiler_job.jobs.contract.privacy import scrub_text
-from profiler_job.jobs.executor.python_samples import shorten_path
+from profiler_job.jobs.executor.python_samples import name_line
 
 
 def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
@@ -19,7 +19,7 @@ def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
         breaks=[
             GraphBreak(
                 reason=scrub_text(each["reason"]),
-                where=_name_line(each, folder),
+                where=name_line(each, folder),
                 function=each["function"],
                 graphs=each["graphs"],
             )
@@ -28,7 +28,7 @@ def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
         recompilations=[
             Recompilation(
                 reason=scrub_text(each["reason"]),
-                where=_name_line(each, folder),
+                where=name_line(each, folder),
                 function=each["function"],
                 gave_up=each["gave_up"],
             )
@@ -37,8 +37,3 @@ def build_compiling(noted: dict[str, Any], folder: Path) -> Compiling:
         errors=list(map(scrub_text, noted["graphs_errors"])),
         compiled_autograd=scrub_text(noted["compiled_autograd"]),
     )
-
-
-def _name_line(noted: dict[str, Any], folder: Path) -> str:
-    """Name a line as `train.py:8`; "" if its file is not known."""
-    return f"{shorten_path(noted['file'], folder)}:{noted['line']}" if noted["file"] else ""

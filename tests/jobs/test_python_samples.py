@@ -377,13 +377,8 @@ def test_workers_add_up_their_times_in_memory_of_the_script(monkeypatch):
     }
 
 
-def repeat(loader):
-    while True:
-        yield from loader
-
-
-def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
-    """A function that repeats a loader is shared: then it is the line that calls it. Their workers were mixed."""
+def watch_loaders():
+    """Batches, and a class of DataLoaders that it watches."""
     from torch.utils.data import DataLoader
 
     batches = batch_times.Batches()
@@ -399,6 +394,17 @@ def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
                 except StopIteration:
                     return
 
+    return batches, Loader
+
+
+def repeat(loader):
+    while True:
+        yield from loader
+
+
+def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
+    """A function that repeats a loader is shared: then it is the line that calls it. Their workers were mixed."""
+    batches, Loader = watch_loaders()
     train, test = (Loader(range(4), batch_size=2) for _ in range(2))
     first = repeat(train)
     taken = [next(first).tolist() for _ in range(3)]
@@ -416,28 +422,13 @@ def test_loaders_are_kept_apart_by_the_lines_that_take_their_batches():
 
 def test_a_loader_that_is_made_anew_for_each_epoch_is_one():
     """Each was another DataLoader, and none of them was said to take as long as all."""
-    from torch.utils.data import DataLoader
-
-    batches = batch_times.Batches()
-    batches.is_on = True
-    called = DataLoader.__iter__
-
-    class Loader(DataLoader):
-        def __iter__(self):
-            iterator = called(self)
-            while True:
-                try:
-                    yield batches.fetch(next, iterator)
-                except StopIteration:
-                    return
-
+    batches, Loader = watch_loaders()
     kept = [Loader(range(4), batch_sampler=[[0], [1, 2]]) for _ in range(2)]  # a list has no weak references
     for loader in [Loader(range(4), batch_size=2), *kept]:
         for batch in loader:
             assert len(batch)
     assert [row["count"] for row in batches.list_loaders(1)] == [2, 2, 2], "the lines are shared, the loaders are not"
-    batches = batch_times.Batches()
-    batches.is_on = True
+    batches, Loader = watch_loaders()
     for _ in range(3):
         for batch in Loader(range(4), batch_size=2):
             assert len(batch)
