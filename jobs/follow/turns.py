@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from .apply_changes import Changes
 from .follow import Follower
@@ -52,6 +53,8 @@ TIMED_S, MOST_TIMED = 0.5, 10
 LAUNCHED_S, MOST_LAUNCHED = 0.5, 10
 """How long steps are timed, and launched phase by phase, as far as so many of them are enough: of two steps at one
 moment the CPU took from 13 to 21 ms for the same backward pass."""
+IS_BEHIND = 0.9
+"""A phase that is launched in so much of its time or less if the GPU never has work waiting was held up by the GPU."""
 
 
 class TurnsFollower(Follower):
@@ -294,7 +297,34 @@ class TurnsFollower(Follower):
         }
 
     def time_launches(self) -> Steps:
-        """Return how long the CPU takes to launch each phase of a step, in ns: the median of steps."""
+        """Return how long the CPU takes to launch each phase of a step, in ns. A GPU that is behind holds it up: about
+        1,024 launches can wait for the GPU, and a copy that waits does so for all before it. What these take is left
+        out, by steps in which the CPU lets the GPU catch up after each layer."""
+        times = yield from self.time_phases()
+        hooks = self.catch_up_often()
+        try:
+            alone = yield from self.time_phases()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return {name: alone[name] if alone.get(name, ns) <= IS_BEHIND * ns else ns for name, ns in times.items()}
+
+    def catch_up_often(self) -> list[RemovableHandle]:
+        """Let the CPU wait for the GPU, while no time is taken, after each call of a module that has parameters, and
+        after each parameter's gradient."""
+
+        def catch_up(*_: Any) -> None:
+            if self.issued is not None:
+                self.issued.note(self.phases[0] if self.phases else "", self.synchronize)
+
+        models = [] if self.watch.refuses_hooks(self.changes.models) else self.changes.models
+        parts = {part: [*part.parameters(recurse=False)] for model in models for part in model.modules()}
+        hooks = [part.register_forward_hook(catch_up) for part, own in parts.items() if own]
+        trained = {each for own in parts.values() for each in own if each.requires_grad and each.is_leaf}
+        return hooks + [each.register_post_accumulate_grad_hook(catch_up) for each in trained]
+
+    def time_phases(self) -> Steps:
+        """Return the time until each phase of a step is launched, in ns: the median of steps."""
         self.synchronize()
         self.parts = []
         steps: list[dict[str, float]] = []

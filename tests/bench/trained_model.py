@@ -14,11 +14,13 @@ from transformers import (
     GPT2Config,
     GPTNeoConfig,
     MistralConfig,
+    OlmoConfig,
+    PhiConfig,
     Qwen2Config,
 )
 
 CONFIGS = {"gpt2": GPT2Config, "gpt_neo": GPTNeoConfig, "electra": ElectraConfig}
-CONFIGS |= {"qwen2": Qwen2Config, "mistral": MistralConfig}
+CONFIGS |= {"qwen2": Qwen2Config, "mistral": MistralConfig, "olmo": OlmoConfig, "phi": PhiConfig}
 
 
 def main() -> None:
@@ -46,7 +48,7 @@ def main() -> None:
 
 def describe_model(args: argparse.Namespace):
     """Return the model's configuration: of layers with biases MLPs are four times as wide, of others three times."""
-    wide = args.width * (4 if args.kind in ("gpt2", "gpt_neo", "electra") else 3)
+    wide = args.width * (4 if args.kind in ("gpt2", "gpt_neo", "electra", "phi") else 3)
     sizes = {"num_hidden_layers": args.layers, "hidden_size": args.width, "num_attention_heads": args.heads}
     more = {"intermediate_size": wide, "max_position_embeddings": max(args.tokens, 512), "vocab_size": args.vocabulary}
     if args.kind == "electra":
@@ -54,7 +56,7 @@ def describe_model(args: argparse.Namespace):
     if args.kind == "gpt_neo":
         sizes = {"num_layers": args.layers, "hidden_size": args.width, "num_heads": args.heads}
         more["attention_types"] = [[["global", "local"], args.layers // 2]]
-    if args.kind in ("qwen2", "mistral"):
+    if args.kind in ("qwen2", "mistral", "olmo"):
         more["num_key_value_heads"] = args.heads // 2
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
     return CONFIGS[args.kind](**sizes, **more, **special, use_cache=False)
