@@ -165,7 +165,8 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
     graphs break inside blocks: which block is not known then (blocks.*). call, graph: as `find_calls` finds them, where
     they are known: then a kernel of that phase outside of calls is of no graph, but of a module that Python calls, if
-    it is inside one. graphs: in the order of their first calls. grids: of former passes; those of this one are
+    it is inside one. graph_node: of a kernel in a CUDA graph: what its call launches before it copies the graph's inputs
+    (GRAPH_INPUTS). graphs: in the order of their first calls. grids: of former passes; those of this one are
     added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
@@ -180,6 +181,7 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     sizes = operations[GRID].to_numpy() if set(GRID) <= set(operations) else None
     nowhere = np.full(len(keys), -1)
     call, number = (operations[name].to_numpy() if name in operations else nowhere for name in ("call", "graph"))
+    nodes = operations["graph_node"].to_numpy() if "graph_node" in operations else np.zeros(len(keys), np.int64)
     phase = operations["phase"].astype(str).to_numpy()
     has_calls = np.isin(phase, phase[call >= 0])
     for rows in np.split(np.arange(len(keys)), _find_changes(keys, call)):
@@ -193,6 +195,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
         runs = link_graphs(operations["kernel_name"].iloc[rows].astype(str).tolist(), fitting)
         if sizes is not None:
             runs = [run for run in runs if _has_own_grids(run, sizes[rows[run.start :]], grids)]
+        if runs and call[rows[0]] >= 0 and _follows_copies(nodes[rows], runs[0]):
+            base = _COMPILED.sub("", regions[first["module"]])
+            module[rows[: runs[0].start]] = "/".join(filter(None, [base, vocabulary.GRAPH_INPUTS]))
         placed = linked.setdefault((keys[rows[0]], regions[first["module"]]), [])
         placed += [(rows[run.start :], run) for run in runs]
     for (_, region), placed in linked.items():
@@ -204,6 +209,12 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
         if not is_generated(operations["kernel_name"].iat[row]):
             module[row] = _COMPILED.sub("", find_region(str(module[row]))) or module[row]
     return module
+
+
+def _follows_copies(nodes: np.ndarray, run: GraphRun) -> bool:
+    """Return whether a run is the replay of a CUDA graph, and what a call has launched before it is not. nodes: of the
+    call's kernels, 0 for none."""
+    return bool((nodes[: run.start] == 0).all() and (nodes[run.start : run.start + len(run.launches)] != 0).all())
 
 
 def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:

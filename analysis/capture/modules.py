@@ -82,8 +82,9 @@ def link_modules(capture: Capture, attribution: Attribution) -> ModuleLinks:
         if len(followed):
             operations = getattr(capture, kind)
             named = [column for column in same[0] if column in operations]
+            columns = ["process", "start_ns", *named, *({"graph_node"} & set(operations))]
             placed = place[["thread", "launch_ns", "step", "phase"]].assign(module=module)
-            placed[["process", "start_ns", *named]] = operations[["process", "start_ns", *named]]
+            placed[columns] = operations[columns]
             known = _Graphs(graphs, {}, {})
             if kind == "kernels":
                 placed = placed.join(compiled_graphs.find_calls(attribution.ranges, place["range_id"]))

@@ -53,7 +53,7 @@ def advise(
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
     kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
-    phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
+    phases, modules = (totals.groupby(name, as_index=False)["time_ns"].sum() for name in ("phase", "module"))
     sections = {
         "verdict": _summarise_waiting(elapsed, limit, is_sampled=bool(len(lines))),
         "lines": lines,
@@ -68,6 +68,7 @@ def advise(
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
         "families": families.rename(columns={"time_ns": "total_ns"}),
         "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),
+        "modules": modules.rename(columns={"module": "name", "time_ns": "total_ns"}),
         "api": api,
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     } | ({} if breaks is None else {"breaks": breaks})

@@ -125,12 +125,14 @@ ALL_PARAMETERS = "(all parameters)"
 FSDP = "(FSDP)"
 COMPILED = " (compiled)"
 COMPILED_AUTOGRAD = "(compiled autograd)"
+GRAPH_INPUTS = "(inputs of a CUDA graph)"
 FUSED = "(fused: {})"
 """Names in place of a module when no module launched a kernel: the loss in backward; sums of gradients where branches
 join; parts of forward that backward computes again (before their path); updates of many parameters at once; and work of
 FSDP in backward (after the path of the module that has the parameters): gathers, copies and reductions. At the end of a
 module's path: torch.compile runs it as a whole. Then: a whole backward pass, if compiled autograd makes a graph of it
-and it is not known what the graph is made from. And a kernel computes parts of several modules inside a path."""
+and it is not known what the graph is made from; copies to where a CUDA graph of a compiled module reads its inputs
+(after the module's path). And a kernel computes parts of several modules inside a path."""
 
 EMBEDDING = "embedding"
 NORM = "norm"

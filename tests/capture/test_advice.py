@@ -12,6 +12,7 @@ from profiler_job.analysis.insight.advice_lines import format_advice
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.show.show_formats import as_markdown, as_text
 from profiler_job.jobs.contract.changes import CHANGES
+from profiler_job.jobs.contract.ranges import FOLLOWED
 from profiler_job.jobs.executor.tune_expectations import CODE_CHANGES
 
 from .nsys_files import Export
@@ -108,6 +109,24 @@ def with_phases(first, second, *names, repeat=4):
     return export
 
 
+def with_loss(inside, *names):
+    """A compiled forward pass, and backward: first kernels of no module, of which those of `inside` are in a range of
+    their own, then a compiled one."""
+    export = Export()
+    for at, prefix in ((0, ""), (10 * MS, FOLLOWED)):
+        export.span(f"{prefix}step", at, at + 9 * MS)
+        for number, (phase, kernels) in enumerate((("forward", [TRITON]), ("backward", [*names, TRITON]))):
+            begin = at + 4 * MS * number
+            export.push(f"{prefix}{phase}", begin + US, begin + 4 * MS - US)
+            for place, name in enumerate(kernels):
+                start = begin + (1 + 2 * place) * 100 * US
+                export.launch(start, start=start + 10 * US, end=start + 110 * US, name=name)
+                if prefix and (name == TRITON or inside):
+                    path = "GPT (compiled)" if name == TRITON else inside
+                    export.push(f"modules:backward/{path}" if number else path, start - 5 * US, start + 5 * US)
+    return export
+
+
 FETCH = ("fetch", "/env/lib/python3.12/site-packages/torch/utils/data/_utils/fetch.py", 50)
 
 
@@ -133,6 +152,7 @@ GIVEN = {
     "synchronisations": with_waits(of_gpu=True),
     "loader_workers": with_phases("data", "forward", GEMM),
     "static_cache": with_phases("generation: prefill", "generation: decode", GEMM, CAT),
+    "fused_loss": with_loss("", SOFTMAX, NLL),
 }
 IN_LISTS = (
     "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::TensorListMetadata<(int)4>, "
@@ -227,6 +247,11 @@ NOT_GIVEN = {
             WithheldCode.STARTUP_INCLUDED,
         ),
     },
+    "fused_loss": {
+        "in the compiled model": (with_loss("GPT (compiled)", SOFTMAX, NLL), ""),
+        "next to nothing": (with_loss(""), ""),
+        "a model that is not compiled": (capture_of(GEMM, SOFTMAX, NLL), ""),
+    },
     "larger_batch": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
     "checkpointing": {"any capture": (capture_of(GEMM), WithheldCode.MEMORY_UNKNOWN)},
     "keep_activations": {"any capture": (capture_of(GEMM), "")},
@@ -243,7 +268,8 @@ def summary(tmp_path):
 def test_it_is_advised_where_the_capture_has_evidence_for_it(summary, change):
     rows = summary(GIVEN[change]).sections["advice"].set_index("change")
     row = rows.loc[change]
-    assert row["reason"] == "" and row["do"] == load_change(change).CODE and row["evidence"]
+    compiled = [load_change(change).COMPILED] if change == "fused_loss" else []  # advised where the model is
+    assert row["reason"] == "" and row["do"] in [*compiled, load_change(change).CODE][:1] and row["evidence"]
     assert 0 < row["time_ns"] <= row["ceiling_ns"]
     assert 0 < row["share"] <= 1
     assert row["sure"].split(":")[0] in ("high", "medium", "low")
