@@ -1,5 +1,6 @@
 """Fewer casts: weights and activations in one type."""
 
+from profiler_job.analysis.changes import fused_loss
 from profiler_job.analysis.changes.compile import KEPT
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence, find_removable_kernels
 
@@ -15,6 +16,9 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     known = find_removable_kernels(seen, "casts", "kernels only convert the data type")
     if known is None:
         return None
+    loss = fused_loss.find_evidence(seen)
+    if loss is not None and loss.time_ns >= float(seen.findings.loc["casts", "time_ns"]):
+        return None  # compiled models cast inside their kernels: these are of the loss, and go with it
     others_ns = seen.sum_parts("kernels") - sum(seen.families.get(family, 0) for family in KEPT)
     others_ns += seen.sum_parts("communication") - float(seen.findings.loc["casts", "time_ns"])
     matmuls_ns = sum(seen.sum_wide_matmuls().values())

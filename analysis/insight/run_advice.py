@@ -14,6 +14,7 @@ from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
 from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
+from profiler_job.analysis.metrics.kernel_time import sum_alone
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
@@ -53,7 +54,8 @@ def advise(
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
     kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
-    phases, modules = (totals.groupby(name, as_index=False)["time_ns"].sum() for name in ("phase", "module"))
+    phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
+    modules = sum_alone(totals).groupby("module", as_index=False)["time_ns"].sum()
     sections = {
         "verdict": _summarise_waiting(elapsed, limit, is_sampled=bool(len(lines))),
         "lines": lines,

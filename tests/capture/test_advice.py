@@ -223,6 +223,7 @@ NOT_GIVEN = {
     "casts": {
         "none": (capture_of(GEMM, MUL), ""),
         "next to nothing": (capture_of(*[GEMM] * 199, CAST), ""),
+        "of a loss that is to be compiled": (with_loss("", CAST, SOFTMAX, NLL), ""),
     },
     "copies": {
         "pinned": (with_copies(host=1), ""),
