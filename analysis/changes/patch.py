@@ -1,13 +1,13 @@
 """The patch that makes changes in a training script, and the lines that are left to write.
 
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
-    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--compiled] CHANGE...
-    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--device=TYPE] [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--device=TYPE] [--compiled] CHANGE...
     python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON. --compiled: the script was seen to compile its model itself. --accumulation: the larger
+was measured, as JSON. --device: the type of the one that it ran on (default: cuda). --compiled: the script was seen to compile its model itself. --accumulation: the larger
 micro-batches that are measured, a `contract.tuning.Accumulation`; `accumulate` answers with the `command` and the
 `texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
 """
@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from profiler_job.analysis.changes import find_edits, load_change
+from profiler_job.analysis.changes import find_edits, write_code
 from profiler_job.analysis.changes.accumulation_code import edit_texts, find_numbers
 from profiler_job.analysis.changes.script_code import (
     LineToWrite,
@@ -35,6 +35,7 @@ from profiler_job.jobs.contract.outputs import TargetError, write_files
 from profiler_job.jobs.contract.tuning import Accumulation
 
 COMPILED = "--compiled"
+DEVICE = "--device="
 ACCUMULATION = "--accumulation="
 BY_HAND = "no edit of the code is known for it"
 
@@ -86,7 +87,7 @@ def make_patch(program: Program, changes: Sequence[str]) -> Patch:
 
 
 def _leave(name: str, program: Program) -> tuple[LineToWrite, ...]:
-    return (LineToWrite(program.script.name, 0, load_change(name).CODE, BY_HAND),)
+    return (LineToWrite(program.script.name, 0, write_code(name, program.device_type), BY_HAND),)
 
 
 def _find_lines_before(name: str, before: Program, left: tuple[LineToWrite, ...]) -> tuple[LineToWrite, ...]:
@@ -170,9 +171,12 @@ def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, 
     if COMPILED in arguments:
         program = replace(program, is_compiled=True)
         arguments = tuple(each for each in arguments if each != COMPILED)
-    for given in [each for each in arguments if each.startswith(ACCUMULATION)]:
-        wanted = Accumulation.model_validate_json(given.removeprefix(ACCUMULATION))
-        program = replace(program, accumulation=wanted)
+    for given in [each for each in arguments if each.startswith((ACCUMULATION, DEVICE))]:
+        option, _, value = given.partition("=")
+        if f"{option}=" == DEVICE:
+            program = replace(program, device_type=value)
+        else:
+            program = replace(program, accumulation=Accumulation.model_validate_json(value))
         arguments = tuple(each for each in arguments if each != given)
     if task == "accumulate":
         return accumulate(program, (folder, script.parent))

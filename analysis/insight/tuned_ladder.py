@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import load_change, write_code
 from profiler_job.analysis.insight.other_gpus import estimate_on, list_others
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
@@ -266,7 +266,8 @@ def _list_code(tuning: Tuning) -> Iterator[str]:
         return
     patch, changes = tuning.patch, tuning.winner.changes
     if patch is None:
-        yield from (f"{name_change(name)}: {load_change(name).CODE}" for name in changes if name in CHANGES)
+        known = [name for name in changes if name in CHANGES]
+        yield from (f"{name_change(name)}: {write_code(name, tuning.device_type)}" for name in known)
         return
     left = {line.change for line in patch.to_write}
     patched = [name_change(name) for name in changes if name not in left and name not in patch.present]

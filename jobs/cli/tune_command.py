@@ -62,6 +62,8 @@ PATCH = "profiler_job.analysis.changes.patch"
 """Module that prints the digests of a script, and its patch."""
 COMPILED = "--compiled"
 """Option of PATCH: the script compiles its model itself."""
+DEVICE = "--device="
+"""Option of PATCH: the type of device that the script ran on."""
 ACCUMULATION = "--accumulation="
 """Option of PATCH: the larger micro-batches that are measured."""
 LOG = "log.txt"
@@ -217,7 +219,7 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
 def name_changes(tuning: Tuning) -> list[str]:
     """Name the winner's changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
-    options = [COMPILED] if is_compiled else []
+    options = [f"{DEVICE}{tuning.device_type}", *([COMPILED] if is_compiled else [])]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *(tuning.winner.changes if tuning.winner else ())]
 

@@ -233,7 +233,7 @@ class Tuning(TuningRecord):
     """The whole result of `tune`.
 
     name: of the script's results. command: as it was given. script: the file of it that is tuned, as written in the
-    command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
+    command; "" if it has none. device_type: on which it ran, `cuda` or `cpu`. asked: the changes given by --changes; None for a search. is_complete: whether the
     search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
     winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
     until it is made. no_parts: why nothing is expected of changes; None if something is. usd_per_hour: price of the GPU
@@ -246,6 +246,7 @@ class Tuning(TuningRecord):
     command: tuple[str, ...]
     script: str = ""
     gpu_name: str = ""
+    device_type: str = "cuda"
     torch: str = ""
     asked: tuple[str, ...] | None = None
     budget_s: float

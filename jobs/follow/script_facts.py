@@ -90,9 +90,14 @@ def describe_parameters(parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
     }
 
 
+def find_device_type() -> str:
+    """Return the type of device that the script computes on, as `torch.autocast` takes it."""
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
+
+
 def find_autocast_dtype() -> str:
     """The type that autocast computes in here; "" where it is off."""
-    device = "cuda" if torch.cuda.is_initialized() else "cpu"
+    device = find_device_type()
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
 
 

@@ -194,6 +194,23 @@ def test_the_patch_alone_is_enough_for_a_script_that_was_seen_to_compile_itself(
     assert answer("make", tmp_path, script, "--compiled", "compile")["present"] == {"compile": "train.py:4"}
 
 
+def test_lines_of_autocast_name_the_device_that_the_script_ran_on(tmp_path):
+    """In the patch, in what is left to write, and where no edit is known."""
+    script = tmp_path / "train.py"
+    texts = {
+        "diff": textwrap.dedent(FLAT),
+        "decided": 'import torch\nwith torch.autocast("cpu", dtype=torch.float16):\n    loss = model(1)\nloss.backward()',
+        "unknown": "import torch\n",
+    }
+    for text in texts.values():
+        script.write_text(text)
+        made = answer("make", tmp_path, script, "--device=cpu", "bf16")
+        code = made["diff"] or made["to_write"][0]["code"]
+        assert 'torch.autocast("cpu", dtype=torch.bfloat16)' in code and "cuda" not in code.replace(
+            ".cuda()", ""
+        ).replace('device="cuda"', "")
+
+
 def test_what_the_script_decides_is_left_to_write():
     script = """
         import torch

@@ -54,6 +54,12 @@ def test_the_first_screen_answers(ladder, width):
     assert max(map(len, lines)) <= width
 
 
+def test_code_without_a_patch_names_the_device_that_the_script_ran_on():
+    for device_type in ("cuda", "cpu"):
+        code = interpret_tuning(make_tuning(patch=None, device_type=device_type)).code
+        assert f'torch.autocast("{device_type}", dtype' in code[0]
+
+
 def test_numbers_are_derived_from_the_steps(ladder):
     steps = ladder.steps.set_index("change")
     assert tuple(ladder.steps.columns) == STEP_COLUMNS and tuple(ladder.tried.columns) == TRIED_COLUMNS
