@@ -1,15 +1,16 @@
 """The patch that makes changes in a training script, and the lines that are left to write.
 
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
-    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--device=TYPE] [--compiled] CHANGE...
-    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--device=TYPE] [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [OPTION...] CHANGE...
+    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON. --device: the type of the one that it ran on (default: cuda). --compiled: the script was seen to compile its model itself. --accumulation: the larger
-micro-batches that are measured, a `contract.tuning.Accumulation`; `accumulate` answers with the `command` and the
-`texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
+was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --compiled, if it was seen
+to compile its model itself; --accumulation, the larger micro-batches that are measured, a
+`contract.tuning.Accumulation`. `accumulate` answers with the `command` and the `texts` of files, by whole path, that
+give the script these, or with the `reason` why there are none.
 """
 
 import difflib

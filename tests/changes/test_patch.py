@@ -199,16 +199,14 @@ def test_lines_of_autocast_name_the_device_that_the_script_ran_on(tmp_path):
     script = tmp_path / "train.py"
     texts = {
         "diff": textwrap.dedent(FLAT),
-        "decided": 'import torch\nwith torch.autocast("cpu", dtype=torch.float16):\n    loss = model(1)\nloss.backward()',
+        "decided": 'import torch\nwith torch.autocast("cpu", torch.float16):\n    loss = model(1)\nloss.backward()',
         "unknown": "import torch\n",
     }
     for text in texts.values():
         script.write_text(text)
         made = answer("make", tmp_path, script, "--device=cpu", "bf16")
         code = made["diff"] or made["to_write"][0]["code"]
-        assert 'torch.autocast("cpu", dtype=torch.bfloat16)' in code and "cuda" not in code.replace(
-            ".cuda()", ""
-        ).replace('device="cuda"', "")
+        assert 'torch.autocast("cpu", dtype=torch.bfloat16)' in code and 'autocast("cuda"' not in code
 
 
 def test_what_the_script_decides_is_left_to_write():
