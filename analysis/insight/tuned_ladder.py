@@ -2,6 +2,7 @@
 tables that terminal, JSON, Markdown and pages show."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -167,8 +168,11 @@ def _describe_gain(tuning: Tuning) -> str:
     if winner is None:
         return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
     before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
+    ratio = infer_ratios(tuning)[-1]
     about = "About " if winner.ratio_base is None else ""
-    return f"{about}{format_ratio(infer_ratios(tuning)[-1])}: a step takes {after}, before {before}"
+    if ratio.low <= 1:
+        about = f"{describe_ratio(ratio).capitalize()}: {about.lower()}"
+    return f"{about}{format_ratio(ratio)}: a step takes {after}, before {before}"
 
 
 def infer_ratios(tuning: Tuning) -> list[TuneRatio]:
@@ -308,6 +312,9 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     yield from _list_loss_notes(tuning)
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
+    failed = Counter(tried.message for tried in tuning.tried if tried.outcome is Outcome.FAILED)
+    if failed and (most := failed.most_common(1)[0][1]) > 1:
+        yield f"{format_count(most, 'change')} ended with the same error: the script may end so without them"
     if not tuning.is_complete:
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
         what = f", and {format_count(left, 'change')} had too little time left" if left else ""

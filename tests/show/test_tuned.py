@@ -54,6 +54,22 @@ def test_the_first_screen_answers(ladder, width):
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize(("times", "is_sure"), [(1.1, False), (1.5, True)])
+def test_a_result_whose_interval_holds_1_is_no_measurable_difference(times, is_sure):
+    """Processes of their own replace the ratio by turns where the CPU limits, and differ by more."""
+    last = make_step("compile", ("compile",), 100, 1.2, ratio_base=make_ratio(times, 0.2))
+    headline = interpret_tuning(make_tuning(ladder=[last])).headline
+    assert headline.startswith("No measurable difference") != is_sure and f"{times:.2f} times as fast" in headline
+
+
+def test_an_error_of_several_changes_may_be_one_of_the_script():
+    """The script raised it in its 70th step, whatever was switched on."""
+    failed = [Tried(change=name, outcome=Outcome.FAILED, message="the disk went away") for name in ("bf16", "foreach")]
+    assert "2 changes ended with the same error" in " ".join(interpret_tuning(make_tuning(tried=failed)).notes)
+    failed[0].message = "another"
+    assert "same error" not in " ".join(interpret_tuning(make_tuning(tried=failed)).notes)
+
+
 def test_code_without_a_patch_names_the_device_that_the_script_ran_on():
     for device_type in ("cuda", "cpu"):
         code = interpret_tuning(make_tuning(patch=None, device_type=device_type)).code
