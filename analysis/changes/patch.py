@@ -112,33 +112,22 @@ def compute_digest(file: SourceFile) -> str:
     return sha256(file.text.encode(file.encoding)).hexdigest()
 
 
-def write_patch(
-    folders: Sequence[Path], patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]
-) -> list[str]:
-    """Write the changed files of a script, and copies of what they were to the folder `kept`. folders: those that names
-    of files start from. measured: digests of the files when the script was measured. Returns the names of the files.
-    Raises ScriptCodeError if a file was changed since, and TargetError if one cannot be written."""
+def write_patch(patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]) -> list[str]:
+    """Write the changed files of a script, and copies of what they were to the folder `kept`. measured: digests of the
+    files when the script was measured. Returns the names of the files. Raises ScriptCodeError if a file was changed
+    since, and TargetError if one cannot be written."""
     old = {file.name: file for file in program.files}
     for name in patch.files:
         if name not in measured:
             raise ScriptCodeError(f"{name} was not there when the script was measured: nothing was written")
         if compute_digest(old[name]) != measured[name]:
             raise ScriptCodeError(f"{name} was changed since it was measured: nothing was written; tune it again")
-    paths = {name: _find_path(folders, name) for name in patch.files}
     originals = {name: old[name].text.encode(old[name].encoding) for name in patch.files}
     copies = {kept / _flatten(name): content for name, content in originals.items()}
     write_files(copies, lambda file: file.read_bytes() in originals.values(), advice="move it away")
-    changed = {paths[name]: file.text.encode(file.encoding) for name, file in patch.files.items()}
+    changed = {file.path: file.text.encode(file.encoding) for file in patch.files.values()}
     write_files(changed, lambda file: file.read_bytes() in originals.values(), advice="tune it again")
     return [*patch.files]
-
-
-def _find_path(folders: Sequence[Path], name: str) -> Path:
-    """Find the file that has a name, below the first folder that holds it."""
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    raise ScriptCodeError(f"{name} is not there any more: nothing was written")
 
 
 def _flatten(name: str) -> str:
@@ -157,12 +146,12 @@ def describe(patch: Patch) -> dict[str, Any]:
     return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
 
 
-def accumulate(program: Program, folders: Sequence[Path]) -> dict[str, Any]:
+def accumulate(program: Program) -> dict[str, Any]:
     """Return what gives a script larger micro-batches (see above)."""
     assert program.accumulation is not None
     new = find_numbers(program, program.accumulation)
     texts = edit_texts(program, new.edits)
-    by_path = {str(_find_path(folders, name).resolve()): text for name, text in texts.items()}
+    by_path = {str(file.path.resolve()): texts[file.name] for file in program.files if file.name in texts}
     return {"reason": new.reason, "command": list(new.command), "texts": by_path}
 
 
@@ -180,14 +169,14 @@ def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, 
             program = replace(program, accumulation=Accumulation.model_validate_json(value))
         arguments = tuple(each for each in arguments if each != given)
     if task == "accumulate":
-        return accumulate(program, (folder, script.parent))
+        return accumulate(program)
     if task == "digest":
         return {"digests": compute_digests(program)}
     if task == "make":
         return describe(make_patch(program, arguments))
     kept, measured, *changes = arguments
     patch = make_patch(program, changes)
-    names = write_patch((folder, script.parent), patch, program, Path(kept), json.loads(measured))
+    names = write_patch(patch, program, Path(kept), json.loads(measured))
     return describe(patch) | {"written": names}
 
 

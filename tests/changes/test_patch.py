@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -484,6 +485,25 @@ def test_modules_next_to_the_script_are_read(tmp_path, monkeypatch):
     assert load_program(script).script.name == "code/train.py"
 
 
+def test_a_script_in_another_folder_is_the_one_that_is_changed(tmp_path, monkeypatch):
+    """Its path had `..`, with which no tool applies a patch, and a file of its name here was taken for it."""
+    script = write_script(tmp_path)
+    here = tmp_path / "here"
+    (here / "parts").mkdir(parents=True)
+    for name in ("train.py", "parts/__init__.py", "parts/model.py"):
+        (here / name).write_text("import torch\nmine = torch.optim.AdamW([], lr=2)\n")
+    monkeypatch.chdir(here)
+    program = load_program(Path("../code/train.py"))
+    assert {file.name: file.path for file in program.files} == {
+        name: script.parent / name for name in ("train.py", "parts/__init__.py", "parts/model.py")
+    }
+    patch = make_patch(program, ["fused_adamw"])
+    assert "--- a/parts/model.py\n" in patch.diff and ".." not in patch.diff
+    write_patch(patch, program, tmp_path / "kept", compute_digests(program))
+    assert "fused=True" in (script.parent / "parts/model.py").read_text()
+    assert "fused" not in (here / "train.py").read_text() + (here / "parts/model.py").read_text()
+
+
 def test_a_patch_is_written_with_copies(tmp_path):
     script = write_script(tmp_path)
     before = script.read_bytes()
@@ -491,7 +511,7 @@ def test_a_patch_is_written_with_copies(tmp_path):
     digests = compute_digests(program)
     patch = make_patch(program, USUAL)
     kept = tmp_path / "results" / "before"
-    assert write_patch([script.parent], patch, program, kept, digests) == ["train.py", "parts/model.py"]
+    assert write_patch(patch, program, kept, digests) == ["train.py", "parts/model.py"]
     assert (kept / "train.py").read_bytes() == before and (kept / "parts__model.py").is_file()
     assert b"fused=True" in script.read_bytes() and b"fused=True" in (script.parent / "parts" / "model.py").read_bytes()
     assert make_patch(load_program(script), USUAL).diff == ""
@@ -505,10 +525,10 @@ def test_a_file_that_was_changed_since_is_kept(tmp_path):
     program = load_program(script)
     before = script.read_bytes()
     with pytest.raises(ScriptCodeError, match="changed since"):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", digests)
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", digests)
     assert script.read_bytes() == before and not (tmp_path / "kept").exists()
     with pytest.raises(ScriptCodeError, match="was not there"):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", {})
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", {})
 
 
 def test_copies_of_something_else_are_kept(tmp_path):
@@ -518,7 +538,7 @@ def test_copies_of_something_else_are_kept(tmp_path):
     (tmp_path / "kept" / "train.py").write_text("mine")
     before = script.read_bytes()
     with pytest.raises(TargetError):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
     assert script.read_bytes() == before
 
 
