@@ -318,10 +318,10 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     if not tuning.is_complete:
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
         what = f", and {format_count(left, 'change')} had too little time left" if left else ""
-        yield (
-            f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. The same command goes on; "
-            "--budget gives it more time"
-        )
+        is_over = tuning.used_s >= tuning.budget_s
+        goes_on = "The same command goes on; " if is_over or not left else "A larger "
+        more = "--budget gives it more time"
+        yield f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. {goes_on}{more}"
     if tuning.asked is not None:
         names = ", ".join(name_change(name) for name in tuning.asked)
         yield f"Only what --changes names was tried: {names}"

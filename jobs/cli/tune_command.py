@@ -121,7 +121,8 @@ class ScriptEngine:
     def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
         self.turns.end()
         self.num_run += plan.num_each * len(variants)
-        runs, self.starts_s = take_gated_turns(self.script, variants, plan, left_s)
+        runs, ready_s = take_gated_turns(self.script, variants, plan, left_s)
+        self.starts_s = min(self.starts_s, ready_s)  # one alone takes no longer than several that share the cores
         return runs
 
     def end(self) -> None:

@@ -248,6 +248,9 @@ def test_a_search_that_is_not_complete_says_how_to_go_on():
     notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",), used_s=900)).notes
     assert any("not complete after 15.0 min, and 1 change had" in note and "--budget" in note for note in notes)
     assert any("Only what --changes names was tried: TF32" in note for note in notes)
+    assert any("The same command goes on" in note for note in notes)
+    short = interpret_tuning(make_tuning(is_complete=False, used_s=60)).notes
+    assert not any("The same command goes on" in note for note in short), "what is left needs more than this budget"
 
 
 def test_results_without_a_winner_or_a_step_can_be_read():
