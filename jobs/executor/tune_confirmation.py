@@ -41,7 +41,7 @@ class ConfirmedSearch(ProcessSearch, Protocol):
     """What is needed of the search."""
 
     @property
-    def is_cpu_limited(self) -> bool: ...
+    def do_processes_decide(self) -> bool: ...
 
     def update(self) -> None: ...
 
@@ -60,8 +60,7 @@ def confirm_winner(search: ConfirmedSearch) -> None:
     if not tuning.ladder:
         return
     search.say("the winner and the script without changes run in processes of their own")
-    base, winner = tuning.base, tuning.ladder[-1]
-    is_by_cpu = search.is_cpu_limited or (base is not None and does_idle(base.kernels, base.step_ns))
+    winner, is_by_cpu = tuning.ladder[-1], search.do_processes_decide
     turned = tuning.confirmation.by_turns or winner.ratio_base
     try:
         pairs = measure_pairs(search, (), winner.changes, FEWEST_PAIRS if is_by_cpu else FEW_PAIRS)

@@ -29,6 +29,9 @@ class LadderSearch(Protocol):
     say: Callable[[str], None]
 
     @property
+    def do_processes_decide(self) -> bool: ...
+
+    @property
     def left_s(self) -> float: ...
 
     @property
@@ -45,10 +48,12 @@ class LadderSearch(Protocol):
 
 
 def measure_ladder(search: LadderSearch) -> None:
-    """Let all steps of the ladder take turns, and take back what is not measurably faster than the step before."""
+    """Let all steps of the ladder take turns, and take back what is not measurably faster than the step before. A
+    single step does so, too, if it was believed after its first rounds, and processes of its own do not decide."""
     ladder = search.tuning.ladder
     has_turns = all(step.method is Method.TURNS for step in ladder)  # one that was cut off may go on after others
-    if len(ladder) < 2 or not has_turns:
+    is_measured = len(ladder) == 1 and (search.do_processes_decide or ladder[0].ratio_before.num_pairs >= FEWEST_PAIRS)
+    if not ladder or not has_turns or is_measured:
         return
     search.say("all steps of the ladder take turns")
     times = time_variants(search, [(), *(step.changes for step in ladder)])

@@ -473,6 +473,12 @@ class Search:
         return does_idle(self.shares.get("kernels"), self.shares["step_ns"])
 
     @property
+    def do_processes_decide(self) -> bool:
+        """Whether processes of their own are the result: the CPU limits the winner, or the script without changes."""
+        base = self.tuning.base
+        return self.is_cpu_limited or (base is not None and does_idle(base.kernels, base.step_ns))
+
+    @property
     def spread(self) -> float:
         """By how much fresh processes of one variant differ."""
         return SPREAD_OF_GPU if self.shares.get("kernels") and not self.is_cpu_limited else SPREAD_OF_CPU

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS
 from profiler_job.jobs.contract.tuning import Outcome
 from profiler_job.jobs.executor.tune_ladder import MOST_ROUNDS, NO_GAIN
 from tests.jobs.simulated_scripts import SimulatedScript, list_ladder, outcomes, search
@@ -107,3 +108,20 @@ def test_nothing_is_kept_of_a_ladder_whose_steps_gain_nothing():
     tuning = search(script, asked=("bf16", "fused_adamw"))
     assert not tuning.ladder and not tuning.confirmation.winner_ns and tuning.is_complete
     assert {tried.outcome for tried in tuning.tried} == {Outcome.NOT_FASTER}
+
+
+@pytest.mark.parametrize(("effect", "kept"), [(0.1, ["bf16"]), (0.0, [])])
+def test_a_single_step_that_was_believed_after_three_rounds_is_measured_again(effect, kept):
+    """It was 1.50 times as fast in three rounds, and 1.03 times in processes of its own."""
+
+    class Chance(SimulatedScript):
+        def ask(self, request, left_s):
+            if request.get("rounds", 0) >= FEWEST_PAIRS:
+                self.effects = {"bf16": effect}
+            return super().ask(request, left_s)
+
+    tuning = search(Chance({"bf16": 0.5}), asked=("bf16",))
+    assert list_ladder(tuning) == kept
+    if kept:
+        ratio = tuning.winner.ratio_base
+        assert (ratio.times_as_fast, ratio.num_pairs) == (pytest.approx(1 / 0.9, rel=0.01), FEWEST_PAIRS)
