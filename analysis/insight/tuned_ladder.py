@@ -27,6 +27,7 @@ from profiler_job.jobs.contract.tuning import (
     ExpectedRatio,
     LadderStep,
     LossDifference,
+    Method,
     NoLossCode,
     NoPartsCode,
     Outcome,
@@ -301,7 +302,7 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
             f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes, which {how}. By "
             f"turns in one process, which tracing the GPU slows, it was {turns} times as fast"
         )
-    elif confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
+    elif confirmed.winner_ns and tuning.base and tuning.winner and tuning.winner.method is Method.TURNS:
         base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
         before, after = format_quantities("time", base_ns, winner_ns)
         ratio = base_ns / winner_ns

@@ -1,5 +1,5 @@
 """The end of a search by turns: all steps of the ladder and the script without changes take turns in the same rounds.
-What was measurably faster by its own pairs, and is not in these rounds, is no step of the result."""
+What was measurably faster by its own pairs, and is not in these rounds, is left out of the result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

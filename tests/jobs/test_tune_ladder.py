@@ -1,4 +1,4 @@
-"""The steps of a ladder take turns at the end of a search: what is not measurably faster then is no step of it."""
+"""The steps of a ladder take turns at the end of a search: what is not measurably faster then is left out."""
 
 from dataclasses import dataclass, field
 

@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.tuning import (
     Confirmation,
     ExpectedRatio,
     LossDifference,
+    Method,
     NoLossCode,
     NoPartsCode,
     Outcome,
@@ -241,6 +242,14 @@ def test_slower_fresh_processes_do_not_confirm_a_small_gain():
     slower = Confirmation(base_ns=(200e6,), winner_ns=(204e6,))
     notes = interpret_tuning(make_tuning(ladder=[small], confirmation=slower, patch=None)).notes
     assert any("Fresh processes differ" in note and "0.98 times" in note for note in notes)
+
+
+def test_processes_that_gave_a_ratio_do_not_confirm_it():
+    last = make_step("loader_workers", ("loader_workers",), 100, 2)
+    for method, is_told in ((Method.TURNS, True), (Method.PROCESSES, False)):
+        last.method = method
+        notes = interpret_tuning(make_tuning(ladder=[last])).notes
+        assert any("Fresh processes" in note for note in notes) == is_told
 
 
 def test_a_search_that_is_not_complete_says_how_to_go_on():
