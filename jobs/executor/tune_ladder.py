@@ -68,10 +68,10 @@ def measure_ladder(search: LadderSearch) -> None:
     search.update()
 
 
-def time_variants(search: LadderSearch, variants: Sequence[Variant]) -> Times:
+def time_variants(search: LadderSearch, variants: Sequence[Variant], compiles_s: float = 0.0) -> Times:
     """Time variants by turns until each is decided against the one before, or MOST_ROUNDS are taken; {} if a variant
-    fails, or if there is no time for the fewest rounds."""
-    starts_s = 0.0 if search.engine.is_running else search.starts_s + search.compiled_s
+    fails, or if there is no time for the fewest rounds. compiles_s: that new variants may take to compile."""
+    starts_s = compiles_s + (0.0 if search.engine.is_running else search.starts_s + search.compiled_s)
     rounds: list[list[float]] = []
     with suppress(VariantFailedError, OverBudgetError):
         while len(rounds) < MOST_ROUNDS and search.left_s >= search.reserve_s + starts_s:
@@ -107,7 +107,8 @@ def settle_doubt(search: LadderSearch, number: int, times: Times) -> Times:
     winner, rest = ladder[-1].changes, leave_out(search, number)
     if not all(step.changes in times for step in rest):
         search.say(f"all steps take turns again, without {LABELS[doubted.change]}, and the last one with it")
-        known = time_variants(search, [*dict.fromkeys([(), *(step.changes for step in rest), winner])])
+        variants = dict.fromkeys([(), *(step.changes for step in rest), winner])
+        known = time_variants(search, [*variants], search.compiled_s)
         if not known or is_faster(compare_rounds(known[rest[-1].changes], known[winner])):
             ladder.pop(number)
             return times
