@@ -7,10 +7,10 @@
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --compiled, if it was seen
-to compile its model itself; --accumulation, the larger micro-batches that are measured, a
-`contract.tuning.Accumulation`. `accumulate` answers with the `command` and the `texts` of files, by whole path, that
-give the script these, or with the `reason` why there are none.
+was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --workers=N, that a
+DataLoader was given; --compiled, if it was seen to compile its model itself; --accumulation=JSON, the larger
+micro-batches that are measured, a `contract.tuning.Accumulation`. `accumulate` answers with the `command` and the
+`texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
 """
 
 import difflib
@@ -36,8 +36,9 @@ from profiler_job.jobs.contract.outputs import TargetError, write_files
 from profiler_job.jobs.contract.tuning import Accumulation
 
 COMPILED = "--compiled"
-DEVICE = "--device="
-ACCUMULATION = "--accumulation="
+DEVICE = "--device"
+WORKERS = "--workers"
+ACCUMULATION = "--accumulation"
 BY_HAND = "no edit of the code is known for it"
 
 
@@ -155,19 +156,24 @@ def accumulate(program: Program) -> dict[str, Any]:
     return {"reason": new.reason, "command": list(new.command), "texts": by_path}
 
 
+def take_option(program: Program, option: str, value: str = "") -> Program:
+    """Return a program with what an option tells of its run (see above)."""
+    if option == DEVICE:
+        return replace(program, device_type=value)
+    if option == WORKERS:
+        return replace(program, num_workers=int(value))
+    if option == ACCUMULATION:
+        return replace(program, accumulation=Accumulation.model_validate_json(value))
+    assert option == COMPILED
+    return replace(program, is_compiled=True)
+
+
 def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, Any]:
     """Return the answer of the module to a task. Raises ScriptCodeError and TargetError."""
     program = load_program(script, folder)
-    if COMPILED in arguments:
-        program = replace(program, is_compiled=True)
-        arguments = tuple(each for each in arguments if each != COMPILED)
-    for given in [each for each in arguments if each.startswith((ACCUMULATION, DEVICE))]:
-        option, _, value = given.partition("=")
-        if f"{option}=" == DEVICE:
-            program = replace(program, device_type=value)
-        else:
-            program = replace(program, accumulation=Accumulation.model_validate_json(value))
-        arguments = tuple(each for each in arguments if each != given)
+    for given in [each for each in arguments if each.startswith("--")]:
+        program = take_option(program, *given.split("=", 1))
+    arguments = tuple(each for each in arguments if not each.startswith("--"))
     if task == "accumulate":
         return accumulate(program)
     if task == "digest":

@@ -337,12 +337,13 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 class Program:
     """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
     as it was measured. accumulation: the larger micro-batches that were measured; None if none were.
-    device_type: on which it ran, as `torch.autocast` takes it."""
+    device_type: on which it ran, as `torch.autocast` takes it. num_workers: that a DataLoader was given."""
 
     files: tuple[SourceFile, ...]
     is_compiled: bool = False
     accumulation: Accumulation | None = None
     device_type: str = "cuda"
+    num_workers: int = 4
 
     @property
     def script(self) -> SourceFile:

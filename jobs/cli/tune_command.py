@@ -64,6 +64,8 @@ COMPILED = "--compiled"
 """Option of PATCH: the script compiles its model itself."""
 DEVICE = "--device="
 """Option of PATCH: the type of device that the script ran on."""
+WORKERS = "--workers="
+"""Option of PATCH: the workers that a DataLoader was given."""
 ACCUMULATION = "--accumulation="
 """Option of PATCH: the larger micro-batches that are measured."""
 LOG = "log.txt"
@@ -220,7 +222,7 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
 def name_changes(tuning: Tuning) -> list[str]:
     """Name the winner's changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
-    options = [f"{DEVICE}{tuning.device_type}", *([COMPILED] if is_compiled else [])]
+    options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *(tuning.winner.changes if tuning.winner else ())]
 

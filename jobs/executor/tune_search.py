@@ -207,7 +207,7 @@ class Search:
         self.facts = self.ask("describe")
         self.is_by_processes = self.facts["world"] > 1
         self.tuning.gpu_name, self.tuning.torch = self.facts["gpu_name"], self.facts["torch"]
-        self.tuning.device_type = self.facts["device_type"]
+        self.tuning.device_type, self.tuning.num_workers = self.facts["device_type"], self.facts["num_workers"]
         self.tuning.places = [Place(**place) for place in self.facts["places"]]
         if FEWER_ACCUMULATIONS in self.candidates:
             prepared = self.engine.prepare_accumulation(self.facts)

@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .apply_changes import Changes
+from .changes.loader_workers import count_workers
 from .follow import Follower
 from .host_waits import SyncCalls
 from .kernel_shares import KernelTrace, add_up_kernels
@@ -243,7 +244,7 @@ class TurnsFollower(Follower):
     def describe(self) -> dict[str, Any]:
         """Return what is known of the script, and which changes cannot be switched on."""
         facts: dict[str, Any] = self.first_call | read_machine() | self.ranks_facts()
-        facts["device_type"] = find_device_type()
+        facts |= {"device_type": find_device_type(), "num_workers": count_workers()}
         facts["forwards"] = self.count_passes()
         facts["autocast"] = facts.get("autocast") or self.made_autocast or find_autocast_dtype()
         facts["obstacles"] = self.changes.explain_obstacles()

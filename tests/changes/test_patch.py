@@ -326,6 +326,15 @@ def test_loaders_get_workers_and_pinned_memory():
     }
 
 
+def test_loaders_get_as_many_workers_as_were_measured(tmp_path):
+    """The patch wrote four where two had been measured, and pinned memory on the CPU: PyTorch warned of both."""
+    script = tmp_path / "train.py"
+    script.write_text("from torch.utils.data import DataLoader\nloader = DataLoader(dataset, batch_size=4)\n")
+    for device_type, pinned in (("cpu", ""), ("cuda", ", pin_memory=True")):
+        made = answer("make", tmp_path, script, f"--device={device_type}", "--workers=2", "loader_workers")
+        assert f"+loader = DataLoader(dataset, batch_size=4, num_workers=2{pinned})\n" in made["diff"]
+
+
 def test_checkpointing_goes():
     script = """
         import torch

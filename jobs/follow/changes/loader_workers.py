@@ -15,6 +15,11 @@ from ..applied_change import HAS_IT, AppliedChange
 MOST = 4
 
 
+def count_workers() -> int:
+    """Return how many workers a DataLoader is given."""
+    return min(MOST, os.cpu_count() or 1)
+
+
 class LoaderWorkers(AppliedChange):
     reason = "no DataLoader was made"
 
@@ -28,7 +33,7 @@ class LoaderWorkers(AppliedChange):
             if bound.arguments.get("num_workers"):
                 self.reason = self.reason and HAS_IT
             elif self.is_on:
-                bound.arguments |= {"num_workers": min(MOST, os.cpu_count() or 1)}
+                bound.arguments |= {"num_workers": count_workers()}
                 bound.arguments.setdefault("pin_memory", torch.cuda.is_available())
                 self.reason = ""
             else:
