@@ -21,7 +21,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from .apply_changes import Changes
-from .changes.loader_workers import count_workers
 from .follow import Follower
 from .host_waits import SyncCalls
 from .kernel_shares import KernelTrace, add_up_kernels
@@ -30,7 +29,15 @@ from .measured_parts import PartsMeasurement
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
 from .program_requests import ProgramRequests
-from .script_facts import count_room, describe_call, find_autocast_dtype, find_device_type, read_machine, unwrap
+from .script_facts import (
+    count_room,
+    count_workers,
+    describe_call,
+    find_autocast_dtype,
+    find_device_type,
+    read_machine,
+    unwrap,
+)
 from .script_places import Places
 from .step_calls import CallRecorder
 from .step_clock import StepClock

@@ -1,6 +1,5 @@
 """Workers of the DataLoader: `num_workers=N, pin_memory=True` where the script has none. Only from the start."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
@@ -11,13 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..applied_change import HAS_IT, AppliedChange
-
-MOST = 4
-
-
-def count_workers() -> int:
-    """Return how many workers a DataLoader is given."""
-    return min(MOST, os.cpu_count() or 1)
+from ..script_facts import count_workers
 
 
 class LoaderWorkers(AppliedChange):
