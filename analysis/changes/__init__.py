@@ -45,6 +45,11 @@ def describe_code(name: str, has_pytorch: bool, is_compiled: bool = False) -> st
     return str(getattr(module, "COMPILED", module.CODE)) if is_compiled else module.CODE
 
 
+def write_code(name: str, device_type: str) -> str:
+    """Return the code to write for a change in a script that ran on a type of device, `cuda` or `cpu`."""
+    return load_change(name).CODE.replace('"cuda"', f'"{device_type}"')
+
+
 def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:
     """Find what a capture shows for a change: nothing if no capture can. Raises WithheldError."""
     find = getattr(load_change(name), "find_evidence", None)

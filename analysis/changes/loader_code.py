@@ -16,7 +16,6 @@ from profiler_job.analysis.changes.script_code import (
 from profiler_job.analysis.changes.training_step import find_models, find_training_steps, is_plain
 
 WORKERS, PINNED = "num_workers", "pin_memory"
-DEFAULT_WORKERS = 4
 
 
 def find_loaders(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
@@ -27,13 +26,15 @@ def find_loaders(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
             yield file, call
 
 
-def _list_values(call: ast.Call, num_workers: int) -> str:
-    """Return the number of workers, followed by pinned memory if the call does not decide that."""
-    return str(num_workers) if find_argument(call, PINNED) else f"{num_workers}, {PINNED}=True"
+def _list_values(call: ast.Call, program: Program) -> str:
+    """Return the number of workers, followed by pinned memory if there is a GPU and the call does not decide that."""
+    has_pinned = program.device_type == "cuda" and not find_argument(call, PINNED)
+    return f"{program.num_workers}, {PINNED}=True" if has_pinned else str(program.num_workers)
 
 
-def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEdits:
+def add_workers(program: Program) -> FoundEdits:
     """Give loaders that have none worker processes, and pinned memory."""
+    num_workers = program.num_workers
     by_trainer = set_trainer(program, {"arguments": ("dataloader_num_workers", str(num_workers))})
     if by_trainer is not None:
         return by_trainer
@@ -48,7 +49,7 @@ def add_workers(program: Program, num_workers: int = DEFAULT_WORKERS) -> FoundEd
             present = present or file.name_place(call)
         elif given is None and passes_options_on(call):
             to_write.append(LineToWrite(file.name, call.lineno, f"{WORKERS}={num_workers}", PASSED_ON))
-        elif edit := file.set_keyword(call, WORKERS, _list_values(call, num_workers)):
+        elif edit := file.set_keyword(call, WORKERS, _list_values(call, program)):
             edits.append(edit)
     return FoundEdits(edits=tuple(edits), present="" if edits or to_write else present, to_write=tuple(to_write))
 

@@ -26,7 +26,7 @@ from profiler_job.analysis.changes.training_step import (
     list_assignments,
 )
 
-AUTOCAST = '{torch}.autocast("cuda", dtype={torch}.bfloat16)'
+AUTOCAST = '{torch}.autocast("{device}", dtype={torch}.bfloat16)'
 SDPA_KERNEL = (
     "{torch}.nn.attention.sdpa_kernel([{torch}.nn.attention.SDPBackend.CUDNN_ATTENTION, "
     "{torch}.nn.attention.SDPBackend.FLASH_ATTENTION, {torch}.nn.attention.SDPBackend.EFFICIENT_ATTENTION, "
@@ -65,7 +65,7 @@ def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdi
     present, to_write = "", []
     for step in find_training_steps(program):
         file = step.file
-        line = context.format(torch=name_torch(file) or "torch")
+        line = context.format(torch=name_torch(file) or "torch", device=program.device_type)
         opened = find_context(step, word)
         if opened is not None:
             if mark in ast.unparse(opened).partition("\n")[0]:
@@ -85,7 +85,7 @@ def wrap_steps(program: Program, word: str, context: str, mark: str) -> FoundEdi
     if do_overlap(edits):
         edits = []
         why = "around forward pass and loss: parts of these steps are shared"
-        line = f"with {context.format(torch='torch')}:"
+        line = f"with {context.format(torch='torch', device=program.device_type)}:"
         to_write = [
             LineToWrite(step.file.name, step.backward.lineno, line, why) for step in find_training_steps(program)
         ]

@@ -1,14 +1,15 @@
 """The patch that makes changes in a training script, and the lines that are left to write.
 
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
-    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [--compiled] CHANGE...
-    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [--compiled] CHANGE...
+    python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [OPTION...] CHANGE...
+    python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
-was measured, as JSON. --compiled: the script was seen to compile its model itself. --accumulation: the larger
-micro-batches that are measured, a `contract.tuning.Accumulation`; `accumulate` answers with the `command` and the
+was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --workers=N, that a
+DataLoader was given; --compiled, if it was seen to compile its model itself; --accumulation=JSON, the larger
+micro-batches that are measured, a `contract.tuning.Accumulation`. `accumulate` answers with the `command` and the
 `texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
 """
 
@@ -21,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from profiler_job.analysis.changes import find_edits, load_change
+from profiler_job.analysis.changes import find_edits, write_code
 from profiler_job.analysis.changes.accumulation_code import edit_texts, find_numbers
 from profiler_job.analysis.changes.script_code import (
     LineToWrite,
@@ -35,7 +36,9 @@ from profiler_job.jobs.contract.outputs import TargetError, write_files
 from profiler_job.jobs.contract.tuning import Accumulation
 
 COMPILED = "--compiled"
-ACCUMULATION = "--accumulation="
+DEVICE = "--device"
+WORKERS = "--workers"
+ACCUMULATION = "--accumulation"
 BY_HAND = "no edit of the code is known for it"
 
 
@@ -86,7 +89,7 @@ def make_patch(program: Program, changes: Sequence[str]) -> Patch:
 
 
 def _leave(name: str, program: Program) -> tuple[LineToWrite, ...]:
-    return (LineToWrite(program.script.name, 0, load_change(name).CODE, BY_HAND),)
+    return (LineToWrite(program.script.name, 0, write_code(name, program.device_type), BY_HAND),)
 
 
 def _find_lines_before(name: str, before: Program, left: tuple[LineToWrite, ...]) -> tuple[LineToWrite, ...]:
@@ -110,33 +113,22 @@ def compute_digest(file: SourceFile) -> str:
     return sha256(file.text.encode(file.encoding)).hexdigest()
 
 
-def write_patch(
-    folders: Sequence[Path], patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]
-) -> list[str]:
-    """Write the changed files of a script, and copies of what they were to the folder `kept`. folders: those that names
-    of files start from. measured: digests of the files when the script was measured. Returns the names of the files.
-    Raises ScriptCodeError if a file was changed since, and TargetError if one cannot be written."""
+def write_patch(patch: Patch, program: Program, kept: Path, measured: Mapping[str, str]) -> list[str]:
+    """Write the changed files of a script, and copies of what they were to the folder `kept`. measured: digests of the
+    files when the script was measured. Returns the names of the files. Raises ScriptCodeError if a file was changed
+    since, and TargetError if one cannot be written."""
     old = {file.name: file for file in program.files}
     for name in patch.files:
         if name not in measured:
             raise ScriptCodeError(f"{name} was not there when the script was measured: nothing was written")
         if compute_digest(old[name]) != measured[name]:
             raise ScriptCodeError(f"{name} was changed since it was measured: nothing was written; tune it again")
-    paths = {name: _find_path(folders, name) for name in patch.files}
     originals = {name: old[name].text.encode(old[name].encoding) for name in patch.files}
     copies = {kept / _flatten(name): content for name, content in originals.items()}
     write_files(copies, lambda file: file.read_bytes() in originals.values(), advice="move it away")
-    changed = {paths[name]: file.text.encode(file.encoding) for name, file in patch.files.items()}
+    changed = {file.path: file.text.encode(file.encoding) for file in patch.files.values()}
     write_files(changed, lambda file: file.read_bytes() in originals.values(), advice="tune it again")
     return [*patch.files]
-
-
-def _find_path(folders: Sequence[Path], name: str) -> Path:
-    """Find the file that has a name, below the first folder that holds it."""
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    raise ScriptCodeError(f"{name} is not there any more: nothing was written")
 
 
 def _flatten(name: str) -> str:
@@ -155,34 +147,42 @@ def describe(patch: Patch) -> dict[str, Any]:
     return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
 
 
-def accumulate(program: Program, folders: Sequence[Path]) -> dict[str, Any]:
+def accumulate(program: Program) -> dict[str, Any]:
     """Return what gives a script larger micro-batches (see above)."""
     assert program.accumulation is not None
     new = find_numbers(program, program.accumulation)
     texts = edit_texts(program, new.edits)
-    by_path = {str(_find_path(folders, name).resolve()): text for name, text in texts.items()}
+    by_path = {str(file.path.resolve()): texts[file.name] for file in program.files if file.name in texts}
     return {"reason": new.reason, "command": list(new.command), "texts": by_path}
+
+
+def take_option(program: Program, option: str, value: str = "") -> Program:
+    """Return a program with what an option tells of its run (see above)."""
+    if option == DEVICE:
+        return replace(program, device_type=value)
+    if option == WORKERS:
+        return replace(program, num_workers=int(value))
+    if option == ACCUMULATION:
+        return replace(program, accumulation=Accumulation.model_validate_json(value))
+    assert option == COMPILED
+    return replace(program, is_compiled=True)
 
 
 def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, Any]:
     """Return the answer of the module to a task. Raises ScriptCodeError and TargetError."""
     program = load_program(script, folder)
-    if COMPILED in arguments:
-        program = replace(program, is_compiled=True)
-        arguments = tuple(each for each in arguments if each != COMPILED)
-    for given in [each for each in arguments if each.startswith(ACCUMULATION)]:
-        wanted = Accumulation.model_validate_json(given.removeprefix(ACCUMULATION))
-        program = replace(program, accumulation=wanted)
-        arguments = tuple(each for each in arguments if each != given)
+    for given in [each for each in arguments if each.startswith("--")]:
+        program = take_option(program, *given.split("=", 1))
+    arguments = tuple(each for each in arguments if not each.startswith("--"))
     if task == "accumulate":
-        return accumulate(program, (folder, script.parent))
+        return accumulate(program)
     if task == "digest":
         return {"digests": compute_digests(program)}
     if task == "make":
         return describe(make_patch(program, arguments))
     kept, measured, *changes = arguments
     patch = make_patch(program, changes)
-    names = write_patch((folder, script.parent), patch, program, Path(kept), json.loads(measured))
+    names = write_patch(patch, program, Path(kept), json.loads(measured))
     return describe(patch) | {"written": names}
 
 

@@ -6,6 +6,7 @@ ends stay.
 
 import ast
 import io
+import os
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,12 +83,13 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a script. name: its path as patches show it. Line ends are as in the file. Raises ScriptCodeError when
-    its tree is first asked for, if it is not valid Python."""
+    """A file of a script. name: its path as patches show it. path: where it was read. Line ends are as in the file.
+    Raises ScriptCodeError when its tree is first asked for, if it is not valid Python."""
 
     name: str
     text: str
     encoding: str = "utf-8"
+    path: Path = Path()
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -334,11 +336,14 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 @dataclass(frozen=True)
 class Program:
     """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
-    as it was measured. accumulation: the larger micro-batches that were measured; None if none were."""
+    as it was measured. accumulation: the larger micro-batches that were measured; None if none were.
+    device_type: on which it ran, as `torch.autocast` takes it. num_workers: that a DataLoader was given."""
 
     files: tuple[SourceFile, ...]
     is_compiled: bool = False
     accumulation: Accumulation | None = None
+    device_type: str = "cuda"
+    num_workers: int = 4
 
     @property
     def script(self) -> SourceFile:
@@ -384,7 +389,7 @@ class Program:
         for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
             text = texts[edit.file]
             texts[edit.file] = text[: edit.start] + edit.text + text[edit.end :]
-        files = tuple(SourceFile(file.name, texts[file.name], file.encoding) for file in self.files)
+        files = tuple(replace(file, text=texts[file.name]) for file in self.files)
         for file in files:
             assert isinstance(file.tree, ast.Module)  # raises ScriptCodeError
         return replace(self, files=files)
@@ -401,25 +406,28 @@ def read_file(path: Path, name: str) -> SourceFile:
         raise ScriptCodeError(f"{name} cannot be read: {error}") from error
     if len(content) > LARGEST_BYTES:
         raise ScriptCodeError(f"{name} is too large to be changed")
-    return SourceFile(name, text, encoding)
+    return SourceFile(name, text, encoding, path)
 
 
 def load_program(script: Path, folder: Path | None = None) -> Program:
     """Load a script and the modules next to it that it imports. Names are paths from `folder` (default: the working
-    directory) where that holds them, or else from the script's folder. Raises ScriptCodeError if the script is not
-    valid Python; modules that are not are left out."""
-    script = script.absolute()
+    directory) where that holds them, or else from the script's folder. Of two modules of one name Python imports that
+    of the script's folder. Raises ScriptCodeError if the script is not valid Python; modules that are not are left
+    out."""
+    script = Path(os.path.normpath(script.absolute()))  # no tool applies a patch to a path with `..`
     roots = ((folder or Path.cwd()).absolute(), script.parent)
     read = {script: read_file(script, _name_file(script, roots))}
     assert isinstance(read[script].tree, ast.Module)  # raises ScriptCodeError
     waiting = [script]
     while waiting and len(read) < MOST_FILES:
         path = waiting.pop(0)
-        for other in _find_imported(path, read[path], roots):
-            if other in read or any(part in LEFT_OUT for part in other.parts):
+        for other in _find_imported(path, read[path], roots[::-1]):
+            name = _name_file(other, roots)
+            is_known = any(name == file.name for file in read.values())
+            if is_known or any(part in LEFT_OUT for part in other.parts):
                 continue
             try:
-                file = read_file(other, _name_file(other, roots))
+                file = read_file(other, name)
                 assert isinstance(file.tree, ast.Module)
             except ScriptCodeError:
                 continue

@@ -2,13 +2,14 @@
 tables that terminal, JSON, Markdown and pages show."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import load_change, write_code
 from profiler_job.analysis.insight.other_gpus import estimate_on, list_others
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
@@ -26,6 +27,7 @@ from profiler_job.jobs.contract.tuning import (
     ExpectedRatio,
     LadderStep,
     LossDifference,
+    Method,
     NoLossCode,
     NoPartsCode,
     Outcome,
@@ -167,8 +169,11 @@ def _describe_gain(tuning: Tuning) -> str:
     if winner is None:
         return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
     before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
+    ratio = infer_ratios(tuning)[-1]
     about = "About " if winner.ratio_base is None else ""
-    return f"{about}{format_ratio(infer_ratios(tuning)[-1])}: a step takes {after}, before {before}"
+    if ratio.low <= 1:
+        about = f"{describe_ratio(ratio).capitalize()}: {about.lower()}"
+    return f"{about}{format_ratio(ratio)}: a step takes {after}, before {before}"
 
 
 def infer_ratios(tuning: Tuning) -> list[TuneRatio]:
@@ -266,7 +271,8 @@ def _list_code(tuning: Tuning) -> Iterator[str]:
         return
     patch, changes = tuning.patch, tuning.winner.changes
     if patch is None:
-        yield from (f"{name_change(name)}: {load_change(name).CODE}" for name in changes if name in CHANGES)
+        known = [name for name in changes if name in CHANGES]
+        yield from (f"{name_change(name)}: {write_code(name, tuning.device_type)}" for name in known)
         return
     left = {line.change for line in patch.to_write}
     patched = [name_change(name) for name in changes if name not in left and name not in patch.present]
@@ -296,7 +302,7 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
             f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes, which {how}. By "
             f"turns in one process, which tracing the GPU slows, it was {turns} times as fast"
         )
-    elif confirmed.base_ns and confirmed.winner_ns and tuning.base and tuning.winner:
+    elif confirmed.winner_ns and tuning.base and tuning.winner and tuning.winner.method is Method.TURNS:
         base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
         before, after = format_quantities("time", base_ns, winner_ns)
         ratio = base_ns / winner_ns
@@ -307,13 +313,16 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     yield from _list_loss_notes(tuning)
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
+    failed = Counter(tried.message for tried in tuning.tried if tried.outcome is Outcome.FAILED)
+    if failed and (most := failed.most_common(1)[0][1]) > 1:
+        yield f"{format_count(most, 'change')} ended with the same error: the script may end so without them"
     if not tuning.is_complete:
         left = sum(tried.outcome is Outcome.NOT_REACHED for tried in tuning.tried)
         what = f", and {format_count(left, 'change')} had too little time left" if left else ""
-        yield (
-            f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. The same command goes on; "
-            "--budget gives it more time"
-        )
+        is_over = tuning.used_s >= tuning.budget_s
+        goes_on = "The same command goes on; " if is_over or not left else "A larger "
+        more = "--budget gives it more time"
+        yield f"The search is not complete after {tuning.used_s / 60:.1f} min{what}. {goes_on}{more}"
     if tuning.asked is not None:
         names = ", ".join(name_change(name) for name in tuning.asked)
         yield f"Only what --changes names was tried: {names}"

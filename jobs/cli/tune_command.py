@@ -62,6 +62,10 @@ PATCH = "profiler_job.analysis.changes.patch"
 """Module that prints the digests of a script, and its patch."""
 COMPILED = "--compiled"
 """Option of PATCH: the script compiles its model itself."""
+DEVICE = "--device="
+"""Option of PATCH: the type of device that the script ran on."""
+WORKERS = "--workers="
+"""Option of PATCH: the workers that a DataLoader was given."""
 ACCUMULATION = "--accumulation="
 """Option of PATCH: the larger micro-batches that are measured."""
 LOG = "log.txt"
@@ -119,7 +123,8 @@ class ScriptEngine:
     def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
         self.turns.end()
         self.num_run += plan.num_each * len(variants)
-        runs, self.starts_s = take_gated_turns(self.script, variants, plan, left_s)
+        runs, ready_s = take_gated_turns(self.script, variants, plan, left_s)
+        self.starts_s = min(self.starts_s, ready_s)  # one alone takes no longer than several that share the cores
         return runs
 
     def end(self) -> None:
@@ -217,7 +222,7 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
 def name_changes(tuning: Tuning) -> list[str]:
     """Name the winner's changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
-    options = [COMPILED] if is_compiled else []
+    options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *(tuning.winner.changes if tuning.winner else ())]
 

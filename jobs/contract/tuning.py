@@ -233,12 +233,12 @@ class Tuning(TuningRecord):
     """The whole result of `tune`.
 
     name: of the script's results. command: as it was given. script: the file of it that is tuned, as written in the
-    command; "" if it has none. asked: the changes given by --changes; None for a search. is_complete: whether the
-    search ended by itself, and not at its budget or by a signal. ladder: what was kept, in order; its last step is the
-    winner. digests: SHA-256 of the script and of the modules next to it when they were measured, by name. patch: None
-    until it is made. no_parts: why nothing is expected of changes; None if something is. usd_per_hour: price of the GPU
-    that the user gave; None for the listed one. accumulation: the larger micro-batches that are tried; None
-    if none can be.
+    command; "" if it has none. device_type: on which it ran, `cuda` or `cpu`. num_workers: that a DataLoader is given.
+    asked: the changes given by --changes; None for a search. is_complete: whether the search ended by itself, and not
+    at its budget or by a signal. ladder: what was kept, in order; its last step is the winner. digests: SHA-256 of the
+    script and of the modules next to it when they were measured, by name. patch: None until it is made. no_parts: why
+    nothing is expected of changes; None if something is. usd_per_hour: price of the GPU that the user gave; None for
+    the listed one. accumulation: the larger micro-batches that are tried; None if none can be.
     """
 
     format_version: int = FORMAT_VERSION
@@ -246,6 +246,8 @@ class Tuning(TuningRecord):
     command: tuple[str, ...]
     script: str = ""
     gpu_name: str = ""
+    device_type: str = "cuda"
+    num_workers: int = 4
     torch: str = ""
     asked: tuple[str, ...] | None = None
     budget_s: float

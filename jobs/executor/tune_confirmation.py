@@ -6,7 +6,7 @@ from statistics import median
 from typing import Protocol
 
 from profiler_job.jobs.contract.changes import LABELS
-from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, SPREAD_OF_CPU, SPREAD_OF_GPU
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, LEAST_GAIN, SPREAD_OF_CPU, SPREAD_OF_GPU
 from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.tuning import (
     Confirmation,
@@ -18,6 +18,7 @@ from profiler_job.jobs.contract.tuning import (
     Tuning,
 )
 from profiler_job.jobs.executor.compare_losses import compare_losses, sum_losses
+from profiler_job.jobs.executor.tune_ladder import note_taken_back
 from profiler_job.jobs.executor.tune_processes import ProcessPairs, ProcessSearch, measure_pairs
 from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
 
@@ -25,7 +26,7 @@ IDLING = 0.15
 """Part of a step that the GPU idles, from which on the CPU limits it."""
 FEW_PAIRS = 2
 """Pairs of processes one after another if the GPU limits the step: its times repeat."""
-SLOWER = "it was faster by turns in one process, and slower in processes of its own"
+SLOWER = "it was faster by turns in one process, and not in processes of its own"
 ALONE = "it could be switched on while the script ran, and in a process of its own it fails"
 LARGEST_FIRST_DIFFERENCE = 0.05
 """Relative difference of the loss of the first step, from equal weights and data, beyond which a variant computes
@@ -40,7 +41,7 @@ class ConfirmedSearch(ProcessSearch, Protocol):
     """What is needed of the search."""
 
     @property
-    def is_cpu_limited(self) -> bool: ...
+    def do_processes_decide(self) -> bool: ...
 
     def update(self) -> None: ...
 
@@ -53,14 +54,13 @@ def does_idle(kernels: Mapping[str, float] | None, step_ns: float) -> bool:
 def confirm_winner(search: ConfirmedSearch) -> None:
     """Run the winner and the script without changes in processes of their own, and compare losses. If the CPU limits
     one of them, these are the result: what was slowed by the profiler in the process of turns stays slow there, by up
-    to 44%. A winner is taken back if it is slower in them, if its first loss is another, or if it alone fails or has
+    to 44%. A winner is taken back if it is no faster in them, if its first loss is another, or if it alone fails or has
     losses that are not finite; then the step of the ladder before it is confirmed."""
     tuning = search.tuning
     if not tuning.ladder:
         return
     search.say("the winner and the script without changes run in processes of their own")
-    base, winner = tuning.base, tuning.ladder[-1]
-    is_by_cpu = search.is_cpu_limited or (base is not None and does_idle(base.kernels, base.step_ns))
+    winner, is_by_cpu = tuning.ladder[-1], search.do_processes_decide
     turned = tuning.confirmation.by_turns or winner.ratio_base
     try:
         pairs = measure_pairs(search, (), winner.changes, FEWEST_PAIRS if is_by_cpu else FEW_PAIRS)
@@ -77,6 +77,8 @@ def confirm_winner(search: ConfirmedSearch) -> None:
         return confirm_winner(search)
     note_pairs(tuning, pairs)
     ratio = pairs.compare(SPREAD_OF_CPU if is_by_cpu else SPREAD_OF_GPU)
+    are_enough = pairs.num_rounds or ratio.num_pairs >= FEW_PAIRS
+    is_result = turned is None or (is_by_cpu and are_enough)
     if winner.losses.reason is NoLossCode.BROKEN:
         drop_winner(tuning, Outcome.FAILED, BROKEN.format(step=winner.losses.step))
         confirm_winner(search)
@@ -84,13 +86,13 @@ def confirm_winner(search: ConfirmedSearch) -> None:
         shares = {"share": format_share(first), "most": format_share(LARGEST_FIRST_DIFFERENCE)}
         drop_winner(tuning, Outcome.BOUND, OTHER.format(**shares))
         confirm_winner(search)
-    elif ratio.num_pairs >= FEWEST_PAIRS and ratio.high < 1.0:
+    elif (ratio.num_pairs >= FEWEST_PAIRS and ratio.high < 1.0) or (is_result and ratio.times_as_fast < LEAST_GAIN):
         drop_winner(tuning, Outcome.NOT_FASTER, SLOWER)
         confirm_winner(search)
-    elif is_by_cpu and not pairs.num_rounds and ratio.num_pairs < FEW_PAIRS:
-        widen(tuning, turned)
-    elif is_by_cpu or turned is None:
+    elif is_result:
         take_pairs(tuning, ratio, turned)
+    elif is_by_cpu:
+        widen(tuning, turned)
     search.update()
 
 
@@ -176,8 +178,5 @@ def take_pairs(tuning: Tuning, ratio: TuneRatio, turned: TuneRatio | None) -> No
 def drop_winner(tuning: Tuning, outcome: Outcome, message: str) -> None:
     """Take the last step back. outcome, message: of its change."""
     tuning.ladder.pop()
-    kept = tuning.ladder[-1].changes if tuning.ladder else ()
-    for tried in tuning.tried:
-        if tried.outcome is Outcome.KEPT and tried.change not in kept:
-            tried.outcome, tried.message = outcome, message
+    note_taken_back(tuning, outcome, message, None)
     tuning.confirmation = Confirmation()

@@ -33,7 +33,6 @@ from profiler_job.jobs.contract.changes import (
 )
 from profiler_job.jobs.contract.paired_ratio import (
     FEWEST_PAIRS,
-    LEAST_GAIN,
     SPREAD_OF_CPU,
     SPREAD_OF_GPU,
     compare_rounds,
@@ -58,13 +57,13 @@ from profiler_job.jobs.executor.script import infer_batch
 from profiler_job.jobs.executor.tune_bounds import COMPILING, LEAST_SAVING, bound_saving, find_precision
 from profiler_job.jobs.executor.tune_confirmation import compare_steps, confirm_winner, does_idle
 from profiler_job.jobs.executor.tune_expectations import expect, expect_of_code, measure_parts
+from profiler_job.jobs.executor.tune_ladder import MOST_ROUNDS, measure_ladder
 from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
 TURN_S = 0.15
 FIRST_ROUNDS = 3
 """Rounds after which a clear difference is believed; the ladder is measured again as a whole."""
-MOST_ROUNDS = 12
 PAIRS_OF_PROCESSES = 2
 """Pairs of processes of a candidate if they run one after another."""
 REMAKING = (COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, BF16, FUSED_ATTENTION)
@@ -128,7 +127,7 @@ class Search:
                 self.begin()
                 is_whole = self.climb()
                 expect_of_code(self)
-                self.measure_ladder()
+                measure_ladder(self)
             finally:
                 self.engine.end()
                 self.parts = None  # to measure more of them, the script would have to start again
@@ -208,6 +207,7 @@ class Search:
         self.facts = self.ask("describe")
         self.is_by_processes = self.facts["world"] > 1
         self.tuning.gpu_name, self.tuning.torch = self.facts["gpu_name"], self.facts["torch"]
+        self.tuning.device_type, self.tuning.num_workers = self.facts["device_type"], self.facts["num_workers"]
         self.tuning.places = [Place(**place) for place in self.facts["places"]]
         if FEWER_ACCUMULATIONS in self.candidates:
             prepared = self.engine.prepare_accumulation(self.facts)
@@ -473,41 +473,15 @@ class Search:
         return does_idle(self.shares.get("kernels"), self.shares["step_ns"])
 
     @property
+    def do_processes_decide(self) -> bool:
+        """Whether processes of their own are the result: the CPU limits the winner, or the script without changes."""
+        base = self.tuning.base
+        return self.is_cpu_limited or (base is not None and does_idle(base.kernels, base.step_ns))
+
+    @property
     def spread(self) -> float:
         """By how much fresh processes of one variant differ."""
         return SPREAD_OF_GPU if self.shares.get("kernels") and not self.is_cpu_limited else SPREAD_OF_CPU
-
-    def measure_ladder(self) -> None:
-        """Let all steps of the ladder take turns, each against the one before and the script without changes."""
-        ladder = self.tuning.ladder
-        needed_s = self.reserve_s + (0.0 if self.engine.is_running else self.starts_s + self.compiled_s)
-        has_turns = all(step.method is Method.TURNS for step in ladder)  # one that was cut off may go on after others
-        if len(ladder) < 2 or not has_turns or self.left_s < needed_s:
-            return
-        self.say("all steps of the ladder take turns")
-        with suppress(VariantFailedError, OverBudgetError):
-            variants = [(), *(step.changes for step in ladder)]
-            rounds = self.take_turns(variants, FEWEST_PAIRS, self.left_s - self.reserve_s)
-            times = list(zip(*rounds))
-            base = self.tuning.base
-            assert base is not None
-            base.step_ns = median(times[0])
-            for number, step in enumerate(ladder, 1):
-                step.step_ns = median(times[number])
-                step.ratio_before = compare_rounds(times[number - 1], times[number])
-                step.ratio_base = compare_rounds(times[0], times[number])
-            self.drop_slower()
-            self.update()
-
-    def drop_slower(self) -> None:
-        """Take back the last steps if all together they are no faster than one before them."""
-        ladder = self.tuning.ladder
-        while len(ladder) > 1 and ladder[-1].ratio_before.times_as_fast < LEAST_GAIN:
-            ladder.pop()
-            for tried in self.tuning.tried:
-                if tried.outcome is Outcome.KEPT and tried.change not in self.current:
-                    tried.outcome = Outcome.NOT_FASTER
-                    tried.message = "it was faster at first, and not when all steps of the ladder took turns"
 
     def try_processes(self) -> bool:
         """Measure what needs a process from its start. Return whether nothing was left out."""

@@ -26,7 +26,7 @@ POLL_S = 0.02
 MEMORY_FULL = "out of memory"
 LONGEST_MESSAGE = 200
 SWITCHED = "turns"
-TOO_SHORT = "no error, but it takes too few steps to be measured"
+TOO_SHORT = "no error, but it takes too few steps to be measured: let it take 100 or more"
 
 
 class VariantFailedError(ProfilerError):

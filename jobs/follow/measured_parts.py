@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from .applied_change import AppliedChange
 from .apply_changes import load_change
 from .kernel_shares import KernelTrace
+from .script_facts import find_device_type
 
 REPEATS = 3
 MARK = re.compile("spin_kernel")
@@ -33,7 +34,7 @@ class PartsMeasurement:
 
     def __init__(self, numbers: Mapping[int, Tensor]):
         self.numbers = numbers
-        self.device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
+        self.device = torch.device(find_device_type())
         self.is_gpu = self.device.type == "cuda"
 
     def measure(self, parts: Sequence[Part]) -> list[tuple[float, float] | None]:

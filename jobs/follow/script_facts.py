@@ -3,6 +3,7 @@
 Imported inside the script (see `sitecustomize`). It needs torch and the other files of this folder.
 """
 
+import os
 import resource
 import sys
 from collections import Counter
@@ -22,6 +23,7 @@ CONTEXT_BYTES = 2**30
 """GPU memory of a process outside of PyTorch's allocator, about."""
 FILLED = 0.9
 """Part of the free memory that processes may take."""
+MOST_WORKERS = 4
 WRAPPING = ("torch", "lightning", "lightning_fabric", "accelerate", "deepspeed")
 """Libraries whose modules may be wrappers of a script's model."""
 
@@ -90,9 +92,14 @@ def describe_parameters(parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
     }
 
 
+def find_device_type() -> str:
+    """Return the type of device that the script computes on, as `torch.autocast` takes it."""
+    return "cuda" if torch.cuda.is_initialized() else "cpu"
+
+
 def find_autocast_dtype() -> str:
     """The type that autocast computes in here; "" where it is off."""
-    device = "cuda" if torch.cuda.is_initialized() else "cpu"
+    device = find_device_type()
     return str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
 
 
@@ -130,6 +137,11 @@ def read_machine() -> dict[str, Any]:
         "float32_matmul_precision": read_matmul_precision(),
         "peak_allocated_bytes": torch.cuda.max_memory_allocated() if cuda else 0,
     }
+
+
+def count_workers() -> int:
+    """Count the workers that a DataLoader is given which has none."""
+    return min(MOST_WORKERS, os.cpu_count() or 1)
 
 
 def count_room() -> int:

@@ -30,7 +30,15 @@ from .measured_parts import PartsMeasurement
 from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
 from .program_requests import ProgramRequests
-from .script_facts import count_room, describe_call, find_autocast_dtype, read_machine, unwrap
+from .script_facts import (
+    count_room,
+    count_workers,
+    describe_call,
+    find_autocast_dtype,
+    find_device_type,
+    read_machine,
+    unwrap,
+)
 from .script_places import Places
 from .step_calls import CallRecorder
 from .step_clock import StepClock
@@ -246,6 +254,7 @@ class TurnsFollower(Follower):
     def describe(self) -> dict[str, Any]:
         """Return what is known of the script, and which changes cannot be switched on."""
         facts: dict[str, Any] = self.first_call | read_machine() | self.ranks_facts()
+        facts |= {"device_type": find_device_type(), "num_workers": count_workers()}
         facts["forwards"] = self.count_passes()
         facts["autocast"] = facts.get("autocast") or self.made_autocast or find_autocast_dtype()
         facts["obstacles"] = self.changes.explain_obstacles()

@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -194,6 +195,21 @@ def test_the_patch_alone_is_enough_for_a_script_that_was_seen_to_compile_itself(
     assert answer("make", tmp_path, script, "--compiled", "compile")["present"] == {"compile": "train.py:4"}
 
 
+def test_lines_of_autocast_name_the_device_that_the_script_ran_on(tmp_path):
+    """In the patch, in what is left to write, and where no edit is known."""
+    script = tmp_path / "train.py"
+    texts = {
+        "diff": textwrap.dedent(FLAT),
+        "decided": 'import torch\nwith torch.autocast("cpu", torch.float16):\n    loss = model(1)\nloss.backward()',
+        "unknown": "import torch\n",
+    }
+    for text in texts.values():
+        script.write_text(text)
+        made = answer("make", tmp_path, script, "--device=cpu", "bf16")
+        code = made["diff"] or made["to_write"][0]["code"]
+        assert 'torch.autocast("cpu", dtype=torch.bfloat16)' in code and 'autocast("cuda"' not in code
+
+
 def test_what_the_script_decides_is_left_to_write():
     script = """
         import torch
@@ -308,6 +324,15 @@ def test_loaders_get_workers_and_pinned_memory():
         "loader_workers": [5],
         "copies": [5],
     }
+
+
+def test_loaders_get_as_many_workers_as_were_measured(tmp_path):
+    """The patch wrote four where two had been measured, and pinned memory on the CPU: PyTorch warned of both."""
+    script = tmp_path / "train.py"
+    script.write_text("from torch.utils.data import DataLoader\nloader = DataLoader(dataset, batch_size=4)\n")
+    for device_type, pinned in (("cpu", ""), ("cuda", ", pin_memory=True")):
+        made = answer("make", tmp_path, script, f"--device={device_type}", "--workers=2", "loader_workers")
+        assert f"+loader = DataLoader(dataset, batch_size=4, num_workers=2{pinned})\n" in made["diff"]
 
 
 def test_checkpointing_goes():
@@ -469,6 +494,25 @@ def test_modules_next_to_the_script_are_read(tmp_path, monkeypatch):
     assert load_program(script).script.name == "code/train.py"
 
 
+def test_a_script_in_another_folder_is_the_one_that_is_changed(tmp_path, monkeypatch):
+    """Its path had `..`, with which no tool applies a patch, and a file of its name here was taken for it."""
+    script = write_script(tmp_path)
+    here = tmp_path / "here"
+    (here / "parts").mkdir(parents=True)
+    for name in ("train.py", "parts/__init__.py", "parts/model.py"):
+        (here / name).write_text("import torch\nmine = torch.optim.AdamW([], lr=2)\n")
+    monkeypatch.chdir(here)
+    program = load_program(Path("../code/train.py"))
+    assert {file.name: file.path for file in program.files} == {
+        name: script.parent / name for name in ("train.py", "parts/__init__.py", "parts/model.py")
+    }
+    patch = make_patch(program, ["fused_adamw"])
+    assert "--- a/parts/model.py\n" in patch.diff and ".." not in patch.diff
+    write_patch(patch, program, tmp_path / "kept", compute_digests(program))
+    assert "fused=True" in (script.parent / "parts/model.py").read_text()
+    assert "fused" not in (here / "train.py").read_text() + (here / "parts/model.py").read_text()
+
+
 def test_a_patch_is_written_with_copies(tmp_path):
     script = write_script(tmp_path)
     before = script.read_bytes()
@@ -476,7 +520,7 @@ def test_a_patch_is_written_with_copies(tmp_path):
     digests = compute_digests(program)
     patch = make_patch(program, USUAL)
     kept = tmp_path / "results" / "before"
-    assert write_patch([script.parent], patch, program, kept, digests) == ["train.py", "parts/model.py"]
+    assert write_patch(patch, program, kept, digests) == ["train.py", "parts/model.py"]
     assert (kept / "train.py").read_bytes() == before and (kept / "parts__model.py").is_file()
     assert b"fused=True" in script.read_bytes() and b"fused=True" in (script.parent / "parts" / "model.py").read_bytes()
     assert make_patch(load_program(script), USUAL).diff == ""
@@ -490,10 +534,10 @@ def test_a_file_that_was_changed_since_is_kept(tmp_path):
     program = load_program(script)
     before = script.read_bytes()
     with pytest.raises(ScriptCodeError, match="changed since"):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", digests)
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", digests)
     assert script.read_bytes() == before and not (tmp_path / "kept").exists()
     with pytest.raises(ScriptCodeError, match="was not there"):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", {})
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", {})
 
 
 def test_copies_of_something_else_are_kept(tmp_path):
@@ -503,7 +547,7 @@ def test_copies_of_something_else_are_kept(tmp_path):
     (tmp_path / "kept" / "train.py").write_text("mine")
     before = script.read_bytes()
     with pytest.raises(TargetError):
-        write_patch([script.parent], make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
+        write_patch(make_patch(program, USUAL), program, tmp_path / "kept", compute_digests(program))
     assert script.read_bytes() == before
 
 

@@ -15,12 +15,14 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from profiler_job.analysis.changes.patch import make_patch
+from profiler_job.analysis.changes.script_code import Program, SourceFile
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.follow.applied_change import HAS_IT
 from profiler_job.jobs.follow.apply_changes import Changes, load_change
 from profiler_job.jobs.follow.changes import compile as compiling
 from profiler_job.jobs.follow.losses import Losses
-from profiler_job.jobs.follow.script_facts import read_machine
+from profiler_job.jobs.follow.script_facts import find_device_type, read_machine
 from tests.follow.test_follow import INJECTED
 
 TORCH_CALL = nn.Module.__call__
@@ -119,6 +121,38 @@ def test_autocast_from_outside_computes_what_autocast_by_hand_does(given, comput
     bf16 = given("bf16")
     assert compute() == expected != plain
     assert bf16.facts() == {"applied": ["bf16"], "not_applied": {}}
+
+
+WRITTEN_SCRIPT = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+losses = []
+for step in range(6):
+    x = torch.randn(8, 16)
+    loss = torch.nn.functional.mse_loss(model(x), x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+
+
+def test_the_patch_computes_what_was_measured_on_the_device_that_it_was_measured_on(given):
+    """It named `cuda`, so that a script tuned on a CPU stayed in FP32, with a warning."""
+
+    def run(text: str) -> list[float]:
+        known: dict = {}
+        exec(compile(text, "train.py", "exec"), known)
+        return known["losses"]
+
+    program = Program((SourceFile("train.py", WRITTEN_SCRIPT),), device_type=find_device_type())
+    patch = make_patch(program, ["bf16"])
+    plain, patched = run(WRITTEN_SCRIPT), run(patch.files["train.py"].text)
+    given("bf16")
+    assert run(WRITTEN_SCRIPT) == patched != plain
 
 
 def test_autocast_is_off_in_backward_and_in_steps_of_optimizers(given):

@@ -72,7 +72,7 @@ class SimulatedScript:
             self.pass_time(self.start(), left_s)
         if request["kind"] == "describe":
             machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
-            machine |= {"compiled": self.is_compiled}
+            machine |= {"compiled": self.is_compiled, "device_type": "cuda", "num_workers": 4}
             return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
         if request["kind"] == "profile":
             self.fail(request["variant"])

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from profiler_job.jobs.cli import tune_command
 from profiler_job.jobs.cli.tune_command import ScriptEngine
 from profiler_job.jobs.contract.paired_ratio import compare_variant_processes
 from profiler_job.jobs.contract.tuning import BaseStep, Tuning
@@ -308,6 +309,19 @@ def make_search(script: TunedScript, said: list[str]):
         compiles_s=0.0,
         room=4,
     )
+
+
+@pytest.mark.parametrize(("alone_s", "ready_s", "starts_s"), [(5.0, 18.0, 5.0), (60.0, 18.0, 18.0)])
+def test_processes_that_share_the_cores_say_little_of_how_long_one_takes_to_start(
+    script, monkeypatch, alone_s, ready_s, starts_s
+):
+    """After two for another candidate, the time for the winner's was estimated as three times of what one needs, so
+    that nothing was confirmed. A first start that found no cache is longer than later ones."""
+    engine = ScriptEngine(script(), ["bf16"])
+    engine.starts_s = alone_s
+    monkeypatch.setattr(tune_command, "take_gated_turns", lambda *given: ([], ready_s))
+    engine.take_turns(VARIANTS, LONG_PLAN, HANGS_S)
+    assert engine.starts_s == starts_s
 
 
 DIES = "if is_changed and step == 8 and not (here / 'died').exists(): (here / 'died').mkdir(), os._exit(3)"

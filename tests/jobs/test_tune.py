@@ -126,6 +126,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert places["optimizer"] == "optimizer = torch.optim.AdamW(model.parameters())"
     assert places["backward"] == "loss.backward()" and "model(x)" in places["model_call"]
     assert "+optimizer = torch.optim.AdamW(model.parameters(), fused=True)" in tuning.patch.diff
+    assert '+    with torch.autocast("cpu", dtype=torch.bfloat16):' in tuning.patch.diff, "it ran on the CPU"
     names = sorted(path.name for path in (tmp_path / "results" / "train-tune").iterdir())
     assert names == ["log.txt", "tune.html", "tune.json"]
     assert "What to write" in printed and "+ fused optimizer" in printed

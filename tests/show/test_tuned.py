@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.tuning import (
     Confirmation,
     ExpectedRatio,
     LossDifference,
+    Method,
     NoLossCode,
     NoPartsCode,
     Outcome,
@@ -52,6 +53,28 @@ def test_the_first_screen_answers(ladder, width):
     assert "Losses differ by 0.01% in the first step, by at most 0.13% in step 17" in " ".join(first.split())
     assert "What to write" in first and "train.py:9: model.compile() (by hand)" in first
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(("times", "is_sure"), [(1.1, False), (1.5, True)])
+def test_a_result_whose_interval_holds_1_is_no_measurable_difference(times, is_sure):
+    """Processes of their own replace the ratio by turns where the CPU limits, and differ by more."""
+    last = make_step("compile", ("compile",), 100, 1.2, ratio_base=make_ratio(times, 0.2))
+    headline = interpret_tuning(make_tuning(ladder=[last])).headline
+    assert headline.startswith("No measurable difference") != is_sure and f"{times:.2f} times as fast" in headline
+
+
+def test_an_error_of_several_changes_may_be_one_of_the_script():
+    """The script raised it in its 70th step, whatever was switched on."""
+    failed = [Tried(change=name, outcome=Outcome.FAILED, message="the disk went away") for name in ("bf16", "foreach")]
+    assert "2 changes ended with the same error" in " ".join(interpret_tuning(make_tuning(tried=failed)).notes)
+    failed[0].message = "another"
+    assert "same error" not in " ".join(interpret_tuning(make_tuning(tried=failed)).notes)
+
+
+def test_code_without_a_patch_names_the_device_that_the_script_ran_on():
+    for device_type in ("cuda", "cpu"):
+        code = interpret_tuning(make_tuning(patch=None, device_type=device_type)).code
+        assert f'torch.autocast("{device_type}", dtype' in code[0]
 
 
 def test_numbers_are_derived_from_the_steps(ladder):
@@ -221,11 +244,22 @@ def test_slower_fresh_processes_do_not_confirm_a_small_gain():
     assert any("Fresh processes differ" in note and "0.98 times" in note for note in notes)
 
 
+def test_processes_that_gave_a_ratio_do_not_confirm_it():
+    last = make_step("loader_workers", ("loader_workers",), 100, 2)
+    for method, is_told in ((Method.TURNS, True), (Method.PROCESSES, False)):
+        last.method = method
+        notes = interpret_tuning(make_tuning(ladder=[last])).notes
+        assert any("Fresh processes" in note for note in notes) == is_told
+
+
 def test_a_search_that_is_not_complete_says_how_to_go_on():
     """After how long in all: each time that the command goes on, it has a budget of its own."""
     notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",), used_s=900)).notes
     assert any("not complete after 15.0 min, and 1 change had" in note and "--budget" in note for note in notes)
     assert any("Only what --changes names was tried: TF32" in note for note in notes)
+    assert any("The same command goes on" in note for note in notes)
+    short = interpret_tuning(make_tuning(is_complete=False, used_s=60)).notes
+    assert not any("The same command goes on" in note for note in short), "what is left needs more than this budget"
 
 
 def test_results_without_a_winner_or_a_step_can_be_read():

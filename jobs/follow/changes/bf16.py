@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from ..applied_change import HAS_IT, AppliedChange
+from ..script_facts import find_device_type
 from ..wrapping import replace_closure, wrap
 
 OVERRIDDEN = "_is_of_profiler_job"
@@ -82,7 +83,7 @@ class Autocast(AppliedChange):
         if all(parameter.dtype != torch.float32 for parameter in model.parameters()):
             self.reason = NO_FP32
             return
-        self.device, self.reason = "cuda" if torch.cuda.is_initialized() else "cpu", ""
+        self.device, self.reason = find_device_type(), ""
         torch.set_autocast_dtype(self.device, torch.bfloat16)
         torch.set_autocast_enabled(self.device, True)
 

@@ -1,6 +1,5 @@
 """Workers of the DataLoader: `num_workers=N, pin_memory=True` where the script has none. Only from the start."""
 
-import os
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
@@ -11,8 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..applied_change import HAS_IT, AppliedChange
-
-MOST = 4
+from ..script_facts import count_workers
 
 
 class LoaderWorkers(AppliedChange):
@@ -28,7 +26,7 @@ class LoaderWorkers(AppliedChange):
             if bound.arguments.get("num_workers"):
                 self.reason = self.reason and HAS_IT
             elif self.is_on:
-                bound.arguments |= {"num_workers": min(MOST, os.cpu_count() or 1)}
+                bound.arguments |= {"num_workers": count_workers()}
                 bound.arguments.setdefault("pin_memory", torch.cuda.is_available())
                 self.reason = ""
             else:
