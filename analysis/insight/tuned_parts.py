@@ -41,7 +41,7 @@ def read_tuned_steps(folder: Path, ladder: TunedLadder) -> list[TunedStep]:
     winner = ladder.tuning.winner
     limits = list(find_tuned_limits(ladder).items())
     last = ladder.steps["label"].iloc[-1] if len(ladder.steps) else ""
-    chosen = [(AS_IT_IS, (), dict(limits[:1]))]
+    chosen: list[tuple[str, tuple[str, ...], dict[str, StepLimit]]] = [(AS_IT_IS, (), dict(limits[:1]))]
     if winner is not None:
         chosen.append((TUNED, winner.changes, {label: limit for label, limit in limits[1:] if label == last}))
     steps = []

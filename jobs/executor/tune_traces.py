@@ -1,4 +1,4 @@
-"""Traces of the step of a script as it is and of its fastest variant, with their phases and modules, for the page of the
+"""Traces of the step of a script as it is and of its fastest variant, with phases and modules, for the page of the
 result. They are made last in the process in which variants take turns: after a trace, launches are slow in it."""
 
 from contextlib import suppress

@@ -301,8 +301,8 @@ class TurnsFollower(Follower):
 
     def trace_steps(self, variant: Sequence[str], file: Path, by_module: bool) -> Steps:
         """Write a trace of a step of a variant with its phases, and of one more with its modules, as `profile` does;
-        return its `file`. by_module: whether there is one more; of a compiled model no module is called. After a trace, launches stay slow
-        in a process: nothing is timed in it any more."""
+        return its `file`. by_module: whether there is one more; of a compiled model no module is called. After a trace,
+        launches stay slow in a process: nothing is timed in it any more."""
         yield from self.warm_up(variant)
         self.enter(Stage.CAPTURED)
         yield

@@ -21,7 +21,7 @@ from profiler_job.analysis.recording import ingest
 from profiler_job.analysis.show.facts import format_facts
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
-from tests.capture.traces import ADD, AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_followed, make_training
+from tests.capture.traces import AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_followed, make_training
 
 FRAMES = ("kernels", "memops", "api", "ranges", "syncs", "messages", "graphs")
 
