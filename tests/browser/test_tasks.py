@@ -104,7 +104,7 @@ def say_first_change() -> list[str]:
 
 
 def say_waits() -> list[str]:
-    return [f"the GPU idles {text.percent(1 - busy_ns('compile')[SMALL] / timed('compile')[SMALL], 0)}"]
+    return [f"the GPU idles for {text.percent(1 - busy_ns('compile')[SMALL] / timed('compile')[SMALL], 0)}"]
 
 
 def say_forward() -> list[str]:
