@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.tuning import Tuning
+from profiler_job.jobs.executor.script import CannotStartError
 from profiler_job.jobs.executor.tune_bounds import COMPILING
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
 
@@ -46,5 +47,5 @@ def trace_ends(search: TracedSearch) -> None:
         if left_s < needed_s or any(CHANGES[name].needs_process for name in changes):
             continue
         is_compiled = search.facts.get("compiled", False) or any(name in COMPILING for name in changes)
-        with suppress(VariantFailedError, OverBudgetError):
+        with suppress(VariantFailedError, OverBudgetError, CannotStartError):
             search.engine.trace(changes, left_s, by_module=not is_compiled)
