@@ -218,14 +218,14 @@ def format_total(pair: ComparedPair) -> str:
     times = [ns / waterfall.num for ns in (waterfall.first_ns, waterfall.second_ns)]
     form = choose_form("time", [*times, times[1] - times[0]])
     first, second = (format_quantity("time", ns, form) for ns in times)
-    of = f"{UNIT} of a profiled step" if waterfall.per_token else "a profiled step"
+    of = f"{UNIT} of a step" if waterfall.per_token else "a step"
     sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
     made_of = f" ({sums})" if sums else ""
     if not pair.has_steps:
         return (
             f"what is compared of the capture, from its first to its last event, went from {first} to {second}{made_of}"
         )
-    return f"{of} (its range under the profiler) went from {first} to {second}{made_of}"
+    return f"under the profiler, {of} went from {first} to {second}{made_of}"
 
 
 def explain_unequal_sum(pair: ComparedPair) -> str:

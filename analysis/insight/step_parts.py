@@ -155,7 +155,7 @@ def _cut_step(limit: pd.DataFrame, elapsed: pd.DataFrame, work: pd.DataFrame) ->
                 for module, kind, ns in zip(rows["module"], rows["kind"], rows["time_ns"]):
                     yield label, name_module(phase, module), kind, ns * time_ns / recorded_ns
     between_ns = step["timer_ns"] - sum(sum(times.values()) for times in of_phases.values())
-    if between_ns > 0:
+    if between_ns >= 1:  # less is of rounding
         yield BETWEEN, "", WAIT, between_ns
 
 

@@ -121,7 +121,6 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
         "noises": [noise_of(Bands(kernel=noise.kernel, wall=noise.wall)) for noise in noises if noise],
         "memory_noise": comparison.noise.memory_share,
         "many_bands": MANY,
-        "source": make_printable(comparison.noise_source),
     }
 
 
@@ -134,8 +133,8 @@ def _summary(comparison: Comparison) -> list[str]:
 
 
 def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:
-    """Of how many steps it is known whether they differ (`num_known`), and how many do (`num_real`), B slower in
-    `num_slower`; the `label` and the `page` of the one that differs most. None where nothing is known."""
+    """Of how many steps it is known whether they differ (`num_known`), and how many do (`num_real`); the
+    `label` and the `page` of the one that differs most. None where nothing is known."""
     judged = [
         (pair.judgements["step"], pair, page) for pair, page in zip(pairs, links.pairs) if "step" in pair.judgements
     ]
@@ -143,7 +142,7 @@ def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:
     real = [item for item in known if item[0].is_real]
     if not known:
         return None
-    facts = {"num_known": len(known), "num_real": len(real), "num_slower": sum(of.difference > 0 for of, *_ in real)}
+    facts = {"num_known": len(known), "num_real": len(real)}
     if not real:
         return facts
     most, pair, page = max(real, key=lambda item: abs(item[0].share or 0.0))

@@ -1,5 +1,11 @@
 """The page of a tuned script: how much faster, what to write, the ladder, what did not help, the patch."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
 from profiler_job.analysis.insight.tuned_limits import (
     SCOPES,
@@ -7,15 +13,27 @@ from profiler_job.analysis.insight.tuned_limits import (
     describe_tuned_limits,
     find_tuned_limits,
 )
+from profiler_job.analysis.insight.tuned_parts import TunedStep
+from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, describe_screen
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 
 SERIES = "with its 95% interval"
+NUMBERS = {
+    "step_ns": "step_ns",
+    "tokens_per_s": "tokens_per_s",
+    "mfu": "mfu_share",
+    "peak_bytes": "peak_bytes",
+    "cost": "usd_per_million",
+}
+"""The columns of the ladder with the key numbers of a first screen."""
+RATIO_ENDS = {"ratio": "", "low": "low_", "high": "high_"}
 
 
-def answer(ladder: TunedLadder) -> Answer:
+def answer(ladder: TunedLadder, steps: Sequence[TunedStep] = ()) -> Answer:
     """Of one result of `tune`. The interval of a step of the ladder compares it with the script as it is; `before` with
-    the step before it."""
+    the step before it. steps: whose parts are known; the first screen shows the first."""
     facts = {
+        "screen": _describe_first_screen(ladder, steps[0]) if steps else None,
         "title": name_tuned(ladder),
         "headline": ladder.headline,
         "limits": describe_tuned_limits(find_tuned_limits(ladder)),
@@ -24,6 +42,32 @@ def answer(ladder: TunedLadder) -> Answer:
         "diff": list_diff_lines(ladder),
     }
     return assemble(facts, [], _tables(ladder), _charts(ladder))
+
+
+def _describe_first_screen(ladder: TunedLadder, step: TunedStep) -> dict[str, Any]:
+    """Describe the first screen as that of a run: the step, and the changes of the winner that help most."""
+    row = ladder.steps.iloc[0]
+    known = {name: None if pd.isna(row[name]) else row[name] for name in NUMBERS.values()}
+    numbers = {name: known[column] for name, column in NUMBERS.items()}
+    numbers |= {"currency": "$", "price": "", "num_steps": 0, "phases": {}}
+    run = {"run_id": ladder.tuning.name, "gpu_name": ladder.tuning.gpu_name, "precision": row["precision"]}
+    screen = describe_screen(run, step.parts, step.limit, [], numbers)
+    return screen | {"cards": _describe_cards(ladder), "why_no_cards": ladder.headline}
+
+
+def _describe_cards(ladder: TunedLadder) -> list[dict[str, Any]]:
+    """Describe the changes of the winner that made the step most times as fast, as cards (`first_screen`)."""
+    winner, cards = ladder.tuning.winner, []
+    before = ladder.steps["step_ns"].shift()
+    for row, before_ns in zip(ladder.steps.to_dict("records"), before):
+        if winner is None or row["change"] not in winner.changes:
+            continue
+        module = load_change(row["change"])
+        ratios = {name: row[f"before_{end}times_as_fast"] for name, end in RATIO_ENDS.items()}
+        times = {"before_ns": before_ns, "shown_ns": before_ns, "after_ns": row["step_ns"], "apart": None}
+        code = {"actions": [module.ACTION], "lines": [module.LINE], "where": "", "do": ""}
+        cards.append({"changes": (row["change"],), "kind": MEASURED, **ratios, **times, **code})
+    return sorted(cards, key=lambda card: -card["ratio"])[:MOST_CARDS]
 
 
 def _tables(ladder: TunedLadder) -> list[Table]:

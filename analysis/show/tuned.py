@@ -45,11 +45,13 @@ def show_tuned(
     if html is None:
         out(format_tuned(ladder, form, measure_terminal(), is_whole=not top))
         return ExitCode.OK
-    from profiler_job.analysis.show.tuned_page import render_tuned  # what draws takes time to import
+    from profiler_job.analysis.insight.tuned_parts import read_tuned_steps  # what draws takes time to import
+    from profiler_job.analysis.show.tuned_page import render_tuned
 
     target = html / PAGE if html.is_dir() else html
     try:
-        write_file(target, render_tuned(ladder), is_page, force=force, advice="give another --html, or --force")
+        steps = read_tuned_steps(folder if folder.is_dir() else folder.parent, ladder)
+        write_file(target, render_tuned(ladder, steps), is_page, force=force, advice="give another --html, or --force")
     except TargetError as error:
         err(make_printable(f"error: {error}"))
         return error.exit_code

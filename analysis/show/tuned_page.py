@@ -1,5 +1,6 @@
 """A result of `tune` as one HTML page that needs nothing else: what it means, a figure, tables, the patch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,8 @@ from profiler_job.analysis.insight.tuned_limits import (
     describe_tuned_limits,
     find_tuned_limits,
 )
-from profiler_job.analysis.render import chart_parts, charts
+from profiler_job.analysis.insight.tuned_parts import TunedStep
+from profiler_job.analysis.render import chart_parts, charts, icicle
 from profiler_job.analysis.render.document import render_document, render_list, render_table
 from profiler_job.analysis.show.tuned_forms import list_tables
 from profiler_job.jobs.contract.printable import make_printable
@@ -23,14 +25,21 @@ NOTE = (
     " were measured by turns."
 )
 
+PARTS_NOTE = (
+    "Rows: phase, module, kind of kernel. The step was timed without a profiler; its parts were traced in another one."
+    " `profiler-job profile` names the lines that the GPU waits for."
+)
 
-def render_tuned(ladder: TunedLadder) -> str:
+
+def render_tuned(ladder: TunedLadder, steps: Sequence[TunedStep] = ()) -> str:
+    """Render the page. steps: whose parts are drawn."""
     title = name_tuned(ladder)
     parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead")]
-    parts.append(_draw_limits(ladder))
+    drawn = [_draw_step(step, f"step-{number}") for number, step in enumerate(steps)]
+    parts += [*drawn[:1], _draw_limits(ladder)]
     if ladder.code:
         parts += [Markup("<h2>What to write</h2>"), render_list(ladder.code, "")]
-    parts.append(_draw_ladder(ladder))
+    parts += [_draw_ladder(ladder), *drawn[1:]]
     if lines := [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line]:
         parts += [Markup("<h2>In numbers</h2>"), render_list(lines, "")]
     for name, heading, rows in list_tables(ladder):
@@ -40,6 +49,25 @@ def render_tuned(ladder: TunedLadder) -> str:
     if diff := list_diff_lines(ladder):
         parts.append(Markup('<h2>The patch</h2>\n<pre class="scroll"><code>{}</code></pre>').format("\n".join(diff)))
     return render_document(make_printable(title), parts)
+
+
+def _draw_step(step: TunedStep, name: str) -> Markup:
+    """Draw the parts of a step as an icicle, with a table that repeats it."""
+    phases = dict.fromkeys(step.parts["phase"])
+    rows = pd.DataFrame(
+        [{"module, ms": row["module"]} | dict(zip(phases, row["times"])) for row in icicle.tabulate(step.parts)]
+    )
+    return Markup(
+        '<h2>{}</h2>\n<div class="chart">{}</div>\n'
+        '<details class="more" id="table-{}"><summary>{}</summary>\n{}<p class="faint">{}</p></details>'
+    ).format(
+        make_printable(step.title),
+        icicle.draw(step.parts, name),
+        name,
+        "The figure as a table",
+        render_table(rows),
+        PARTS_NOTE,
+    )
 
 
 def _draw_limits(ladder: TunedLadder) -> Markup:

@@ -29,7 +29,7 @@ from profiler_job.jobs.contract.outputs import is_recording, is_site, replace_fo
 from profiler_job.jobs.contract.printable import fit_terminal
 from profiler_job.jobs.contract.program import PROGRAM, find_shipped_data, find_site_sources
 from profiler_job.jobs.contract.studies import STUDIES, find_recordings, find_study_folder
-from profiler_job.jobs.contract.tuning import TUNE, TUNED
+from profiler_job.jobs.contract.tuning import TRACE_ENDING, TUNE, TUNED
 from profiler_job.jobs.executor.events import Emit
 from profiler_job.jobs.executor.stop import SHUTDOWN_S
 from profiler_job.jobs.executor.temporary import create_temporary_folder, remove_abandoned
@@ -132,6 +132,8 @@ def build_site(
             target = docs / "data" / TUNED / tuned.parent.name / TUNE
             target.parent.mkdir(parents=True)
             shutil.copyfile(tuned, target)
+            for trace in tuned.parent.glob(f"*{TRACE_ENDING}"):
+                shutil.copyfile(trace, target.with_name(trace.name))
         prices = [] if price_per_hour is None else ["--price-per-hour", str(price_per_hour)]
         module = ["profiler_job", "site", "--pages-only", "--docs", str(docs), *prices, *page_options]
         allowed = (ExitCode.OK, ExitCode.FAILED) if "--strict" in page_options else (ExitCode.OK,)

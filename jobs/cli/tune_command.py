@@ -29,10 +29,12 @@ from profiler_job.jobs.contract.changes import TRIABLE, ChangeSetError, RefusalC
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.tuning import (
+    TRACE_ENDING,
     TUNE,
     Accumulation,
     CodePatch,
     Tuning,
+    name_trace,
     name_tuned_folder,
     read_tuning,
     write_tuning,
@@ -80,8 +82,9 @@ Form = Literal["text", "json", "md", "csv"]
 class ScriptEngine:
     """Measures variants of a script: by turns in one process, or each in a process of its own."""
 
-    def __init__(self, script: TunedScript, changes: Sequence[str]):
-        self.script = script
+    def __init__(self, script: TunedScript, changes: Sequence[str], traces: Path):
+        """traces: folder for traces of its steps."""
+        self.script, self.traces = script, traces
         self.turns = TurnsProcess(script, changes)
         self.starts_s = 0.0
         self.num_run = 0
@@ -98,6 +101,10 @@ class ScriptEngine:
         answer = self.turns.ask(request, left_s)
         self.starts_s = self.turns.starts_s
         return answer
+
+    def trace(self, changes: Sequence[str], left_s: float, by_module: bool) -> None:
+        file = str((self.traces / name_trace(changes)).absolute())
+        self.ask({"kind": "trace", "variant": list(changes), "file": file, "by_module": by_module}, left_s)
 
     def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
         wanted = choose_accumulation(facts, self.script.command)
@@ -281,7 +288,10 @@ def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[s
         step=step,
         seed=tuning.seed,
     )
-    engine = ScriptEngine(script, list(TRIABLE if tuning.asked is None else tuning.asked))
+    if tuning.base is None:
+        for stale in folder.glob(f"*{TRACE_ENDING}"):
+            stale.unlink()
+    engine = ScriptEngine(script, list(TRIABLE if tuning.asked is None else tuning.asked), folder)
     try:
         Search(engine, tuning, lambda known: write_tuning(folder, known), show).run()
     finally:

@@ -3,6 +3,7 @@
 `tune` writes the file again after each candidate, so that a run that was cut off goes on where it was.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,6 +19,8 @@ TUNE = "tune.json"
 """Name of the file in the folder of a tuned script."""
 TUNED = "tuned"
 """Folder of such folders in the sources of a site, and of their pages in the report."""
+TRACE_ENDING = ".trace.json.gz"
+"""Ending of the traces of steps in the folder of a tuned script (`name_trace`)."""
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which sums in another order are the reason."""
 
@@ -25,6 +28,11 @@ SAME_LOSS = 1e-4
 def name_tuned_folder(name: str) -> str:
     """Return the name of the folder of a tuned script, in the results folder."""
     return f"{name}-tune"
+
+
+def name_trace(changes: Sequence[str]) -> str:
+    """Return the name of the trace of a step with these changes, in the folder of a tuned script."""
+    return f"{'+'.join(('step', *changes))}{TRACE_ENDING}"
 
 
 class Method(StrEnum):

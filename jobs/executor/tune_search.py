@@ -59,6 +59,7 @@ from profiler_job.jobs.executor.tune_confirmation import compare_steps, confirm_
 from profiler_job.jobs.executor.tune_expectations import expect, expect_of_code, measure_parts
 from profiler_job.jobs.executor.tune_ladder import MOST_ROUNDS, measure_ladder
 from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
+from profiler_job.jobs.executor.tune_traces import trace_ends
 from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
 
 TURN_S = 0.15
@@ -128,6 +129,7 @@ class Search:
                 is_whole = self.climb()
                 expect_of_code(self)
                 measure_ladder(self)
+                trace_ends(self)
             finally:
                 self.engine.end()
                 self.parts = None  # to measure more of them, the script would have to start again

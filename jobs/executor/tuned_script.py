@@ -215,6 +215,10 @@ class Engine(Protocol):
     def ask(self, request: dict[str, Any], left_s: float) -> Any:
         """Answer a request as `jobs.follow.turns` does. Raises VariantFailedError and OverBudgetError."""
 
+    def trace(self, changes: Sequence[str], left_s: float, by_module: bool) -> None:
+        """Keep a trace of steps of a variant (see `jobs.follow.turns`). Raises VariantFailedError and
+        OverBudgetError."""
+
     def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
         """Prepare processes with larger micro-batches; return the reason if there can be none. facts: of the script."""
 

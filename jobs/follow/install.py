@@ -34,7 +34,7 @@ MOST_NAMES = 8
 def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..., Any] | None = None) -> Follower:
     """Follow this process's script. `push` and `pop` open and close ranges; default: NVTX ranges if there is a GPU."""
     events = EventRanges() if plan.events else None
-    trace = TraceRanges() if plan.trace else None
+    trace = TraceRanges() if plan.trace or plan.turns else None
     for instead in (events, trace):
         if instead is not None:
             push, pop = instead.push, instead.pop

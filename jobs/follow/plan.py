@@ -27,12 +27,12 @@ class Plan(NamedTuple):
     step: what ends a step: `auto`, `optimizer`, `backward`, `forward`, or the name of an NVTX range of the script.
     goes_on: whether the script goes on afterwards. changes: names of changes to the script, of modules in `changes`.
     events: whether CUDA events time the captured steps, without nsys. trace: whether torch.profiler captures them,
-    without nsys. prefills: how many of the last stages begin with a prefill, if the script generates text and `step` is
-    `auto`. samples: whether Python is sampled in the captured steps, so that `time.sleep` gets ranges. turns:
-    folder of the requests that variants of the script take turns; the script has no `changes` until one asks for them.
-    times_only: whether the script ends after the timed steps. gate: folder of the requests for turns of this process,
-    which waits between them; without one steps are timed as soon as they are warm. seed: of the random numbers of a
-    script that sets none.
+    without nsys; with `turns` it does. prefills: how many of the last stages begin with a prefill, if the script
+    generates text and `step` is `auto`. samples: whether Python is sampled in the captured steps, so that `time.sleep`
+    gets ranges. turns: folder of the requests that variants of the script take turns; the script has no `changes` until
+    one asks for them. times_only: whether the script ends after the timed steps. gate: folder of the requests for turns
+    of this process, which waits between them; without one steps are timed as soon as they are warm. seed: of the random
+    numbers of a script that sets none.
     """
 
     out: str

@@ -178,6 +178,10 @@ class TurnsFollower(Follower):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        if self.stage.is_captured:
+            with super().phase(name):
+                yield
+            return
         if self.parts is None or self.phases or self.process != os.getpid():
             yield
             return
@@ -245,6 +249,8 @@ class TurnsFollower(Follower):
     def measure(self, request: dict[str, Any]) -> Steps:
         if request["kind"] == "profile":
             return self.profile_steps(request["variant"])
+        if request["kind"] == "trace":
+            return self.trace_steps(request["variant"], Path(request["file"]), request["by_module"])
         if request["kind"] == "calls":
             return self.record_calls()
         if request["kind"] == "parts":
@@ -304,6 +310,23 @@ class TurnsFollower(Follower):
             "room": count_room(),
             "float32_matmul_precision": read_matmul_precision(),
         }
+
+    def trace_steps(self, variant: Sequence[str], file: Path, by_module: bool) -> Steps:
+        """Write a trace of a step of a variant with its phases, and of one more with its modules, as `profile` does;
+        return its `file`. by_module: whether there is one more; of a compiled model no module is called. After a trace,
+        launches stay slow in a process: nothing is timed in it any more."""
+        yield from self.warm_up(variant)
+        self.enter(Stage.CAPTURED)
+        yield
+        self.close_range("captured_ns")
+        if by_module:
+            self.enter(Stage.FOLLOWED)
+            yield
+            self.close_range("followed_ns")
+        self.synchronize()
+        self.capture.end(file)
+        self.begin(Stage.TIMED)
+        return {"file": str(file)}
 
     def time_launches(self) -> Steps:
         """Return how long the CPU takes to launch each phase of a step, in ns. A GPU that is behind holds it up: about

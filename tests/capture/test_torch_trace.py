@@ -21,7 +21,7 @@ from profiler_job.analysis.recording import ingest
 from profiler_job.analysis.show.facts import format_facts
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from tests.capture.nsys_files import Export
-from tests.capture.traces import ADD, AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_training
+from tests.capture.traces import AUTOGRAD, GEMM, MULTIPLY, PID, RANK, Trace, make_followed, make_training
 
 FRAMES = ("kernels", "memops", "api", "ranges", "syncs", "messages", "graphs")
 
@@ -337,30 +337,6 @@ def test_a_folder_of_ranks_holds_a_profile_for_each(tmp_path):
         make_training(distributedInfo=RANK | {"rank": rank}).write(tmp_path / f"rank{rank}.pt.trace.json.gz")
     (tmp_path / "times.json").write_text('{"steps": [1, 2]}')
     assert [path.name for path in find_profiles(tmp_path)] == ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"]
-
-
-def make_followed(num_steps: int = 2) -> Trace:
-    """The trace that `profile` makes of two measured steps and one with modules: forward and backward of one layer."""
-    trace = Trace(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
-    for step in range(num_steps + 1):
-        at, with_modules = 1000.0 * step + 100, step == num_steps
-        prefix = "modules:" if with_modules else ""
-        trace.annotate(f"loop:{prefix}step", at, 900)
-        trace.annotate(f"{prefix}forward", at + 10, 100)
-        if with_modules:
-            trace.annotate("Net", at + 11, 90)
-            trace.annotate("head", at + 12, 80)
-        trace.annotate("Torch-Compiled Region: 0/0", at + 13, 70)  # what PyTorch 2.11 writes around a compiled graph
-        trace.annotate("## Call CompiledFxGraph None ##", at + 14, 60)
-        trace.operate("triton_poi_fused_0", at + 15, 50)
-        trace.launch(at + 20, at + 30, 5, GEMM)
-        trace.annotate(f"{prefix}backward", at + 200, 100)
-        if with_modules:
-            trace.add("user_annotation", "modules:backward/Net/head", at + 210, 50, tid=AUTOGRAD)
-        trace.launch(at + 220, at + 230, 6, GEMM, AUTOGRAD)
-        trace.operate("aten::add_", at + 270, 10, tid=AUTOGRAD)  # the gradients of two branches
-        trace.launch(at + 272, at + 275, 1, ADD, AUTOGRAD)
-    return trace
 
 
 def test_a_trace_of_profile_is_recorded_with_steps_phases_and_modules(tmp_path):

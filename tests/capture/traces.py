@@ -77,3 +77,27 @@ def make_training(num_steps: int = 3, **facts: Any) -> Trace:
         trace.copy("Memcpy DtoH (Device -> Pageable)", at + 700, 4)
         trace.add("cuda_runtime", "cudaStreamSynchronize", at + 702, 20, args={"correlation": 9000 + step})
     return trace
+
+
+def make_followed(num_steps: int = 2) -> Trace:
+    """The trace that `profile` makes of two measured steps and one with modules: forward and backward of one layer."""
+    trace = Trace(deviceProperties=[{"id": 0, "name": "NVIDIA H200"}])
+    for step in range(num_steps + 1):
+        at, with_modules = 1000.0 * step + 100, step == num_steps
+        prefix = "modules:" if with_modules else ""
+        trace.annotate(f"loop:{prefix}step", at, 900)
+        trace.annotate(f"{prefix}forward", at + 10, 100)
+        if with_modules:
+            trace.annotate("Net", at + 11, 90)
+            trace.annotate("head", at + 12, 80)
+        trace.annotate("Torch-Compiled Region: 0/0", at + 13, 70)  # what PyTorch 2.11 writes around a compiled graph
+        trace.annotate("## Call CompiledFxGraph None ##", at + 14, 60)
+        trace.operate("triton_poi_fused_0", at + 15, 50)
+        trace.launch(at + 20, at + 30, 5, GEMM)
+        trace.annotate(f"{prefix}backward", at + 200, 100)
+        if with_modules:
+            trace.add("user_annotation", "modules:backward/Net/head", at + 210, 50, tid=AUTOGRAD)
+        trace.launch(at + 220, at + 230, 6, GEMM, AUTOGRAD)
+        trace.operate("aten::add_", at + 270, 10, tid=AUTOGRAD)  # the gradients of two branches
+        trace.launch(at + 272, at + 275, 1, ADD, AUTOGRAD)
+    return trace

@@ -44,6 +44,7 @@ class SimulatedScript:
     at_gate: Exception | None = None
     accumulation: Accumulation | str = "a step has one backward pass"
     plans: list = field(default_factory=list)
+    traced: list = field(default_factory=list)
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
     def time_step(self, changes) -> float:
@@ -98,6 +99,10 @@ class SimulatedScript:
         self.starts_s = 5.0 + (0.0 if self.num_started else self.cold_s)
         self.num_started += 1
         return self.starts_s
+
+    def trace(self, changes, left_s, by_module):
+        self.traced.append((tuple(changes), by_module))
+        self.fail(changes)
 
     def prepare_accumulation(self, facts):
         return self.accumulation

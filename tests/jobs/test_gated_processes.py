@@ -301,7 +301,8 @@ model = Slow()"""
 def make_search(script: TunedScript, said: list[str]):
     base = BaseStep(step_ns=40e6)
     return SimpleNamespace(
-        engine=ScriptEngine(script, ["bf16"]),
+        engine=ScriptEngine(script, ["bf16"], script.folder),
+        runs={},
         tuning=Tuning(name="train", command=("python",), budget_s=HANGS_S, base=base),
         say=said.append,
         left_s=HANGS_S,

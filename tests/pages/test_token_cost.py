@@ -115,5 +115,5 @@ def test_what_the_cpu_changes_has_two_digits(tmp_path):
     site = page_context.make_site(main, tmp_path)
     question = token_cost.QUESTION
     words = site.render_blocks(question.page, question.slug, question.template, found, ("findings",)).markdown
-    assert "The unprofiled step is 1.2× as fast there, and its tokens cost 0.93× as much." in words
+    assert "the step was 1.2× as fast, and tokens cost 0.93× as much." in words
     assert not re.findall(r"\d\.\d% of (?:the|its)", words)

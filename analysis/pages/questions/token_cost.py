@@ -183,8 +183,9 @@ def _tabulate_sheets(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _facts(frames: TokenCostData) -> dict[str, Any]:
-    prices = [find_price(name) for name in dict.fromkeys(frames.states["gpu_name"])]
-    return {"prices": [price.describe() for price in prices if price], "num_states": len(frames.states)}
+    known = dict(zip(frames.states["gpu_name"], frames.states["gpu"]))
+    described = [f"{gpu}: {price.describe()}" for name, gpu in known.items() if (price := find_price(name))]
+    return {"prices": described, "num_states": len(frames.states)}
 
 
 def _claims(frames: TokenCostData) -> list[Claim]:
