@@ -42,6 +42,7 @@ from profiler_job.analysis.site.question_pages import write_overview_of_script, 
 from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.analysis.site.tuned_pages import write_tuned
+from profiler_job.jobs.contract.garbage import pausing_collector
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.outputs import TargetError, check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
@@ -83,7 +84,7 @@ def publish(
     own pages, next to the pages of recordings that can be compared. price_per_hour: of the GPUs of one run, to show the
     price of tokens, with today's date. Raises RecordingError, and TargetError if `docs` has other pages there."""
     check_docs(docs)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, pausing_collector():
         loaded = load_recordings(folders, Path(scratch))
         return _publish(loaded, folders, docs, compared, price_per_hour)
 
