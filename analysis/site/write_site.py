@@ -19,6 +19,7 @@ from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import (
     telemetry,
 )
+from profiler_job.analysis.pages.questions import memory_use
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.load_parts import load_recordings
@@ -26,6 +27,7 @@ from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site import front_matter
 from profiler_job.analysis.site.combine import (
     join_recordings,
+    leave_out_operations,
     list_names,
     name_recordings,
     refuse_colliding_pages,
@@ -38,8 +40,8 @@ from profiler_job.analysis.site.list_pages import write_explore, write_lists, wr
 from profiler_job.analysis.site.methods_page import TrustSection, write_methods
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
-from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
-from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
+from profiler_job.analysis.site.question_pages import write_memory_use, write_overview_of_script, write_questions
+from profiler_job.analysis.site.run_pages import WrittenRuns, write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.analysis.site.tuned_pages import write_tuned
 from profiler_job.jobs.contract.garbage import pausing_collector
@@ -201,35 +203,58 @@ def _draft(
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
+    known, sides = assign_pages(rec, compared)
+    known = {**_run_pages_of(studies), **known}
+    is_script = bool(rec.manifest.get(SCRIPT))
+    has_memory = memory_use.STUDY in studies and not is_script
+    if has_memory:
+        small = {study: leave_out_operations(other) for study, other in studies.items()}
+        helper.give(write_memory_use, leave_out_operations(rec), docs, small, known, price)
     verdict = ""
     bands = choose_bands(rec, studies.get(AGAIN))
     gains = measure_gains(name_recordings(rec, studies), bands.wall)
     helper.give(write_comparisons, rec, docs, compared, gains, find_opening_runs(rec, studies))
-    known, sides = assign_pages(rec, compared)
-    known = {**_run_pages_of(studies), **known}
     checked = check_recording(rec, every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, list_counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
-    is_script = bool(rec.manifest.get(SCRIPT))
+    for _ in with_pages:
+        helper.result()
     if is_script:
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
         trusted: list[TrustSection] = []
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
-        site, trusted = write_questions(rec, docs, studies, summary, known, checked, bands, price, losses, gains)
+        written = {memory_use.QUESTION.letter: helper.result} if has_memory else {}
+        site, trusted = write_questions(
+            rec,
+            docs,
+            studies,
+            summary,
+            known,
+            checked,
+            bands,
+            price,
+            losses,
+            gains,
+            written,
+            lambda: _take_runs(helper).screens,
+        )
         write_tested(site, measured)
     write_methods(site, rec, studies, checked, price, trusted)
     write_lists(site, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
-    for _ in ("comparisons", *with_pages):
-        helper.result()
-    first = helper.result()
-    if verdict and len(first) == 1:  # of the one run of a script
+    if is_script and len(first := _take_runs(helper).first) == 1 and verdict:
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
     files = [path for path in docs.rglob("*") if path.is_file()]
     pages = sum(path.suffix == ".md" for path in files)
     return Published(pages=pages, files=len(files), breaches=checked.facts["num_breaches"], verdict=verdict)
+
+
+def _take_runs(helper: Helper | Later) -> WrittenRuns:
+    """Take the results of `write_comparisons` and `write_runs`."""
+    compared, written = helper.result(), helper.result()
+    return WrittenRuns(written.first, compared | written.screens)
 
 
 def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:
