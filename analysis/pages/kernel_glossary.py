@@ -15,8 +15,8 @@ TITLE = "Kernels"
 
 
 def answer(recorded: Sequence[pd.DataFrame]) -> Answer:
-    """recorded: kernels of recordings that have no run in common. One table per family that was seen, kernels by falling highest share of a step; `explanation` comes from the rule
-    that matched the name.
+    """One table per family that was seen, kernels by falling highest share of a step; `explanation` comes from the rule
+    that matched the name. recorded: kernels of recordings that have no run in common.
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """
