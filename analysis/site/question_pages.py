@@ -12,7 +12,7 @@ from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import home_cases, telemetry, token_costs
 from profiler_job.analysis.pages.question import Inputs, Question
-from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section, memory_use
+from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.pages.topics import ANATOMY, METHODS, TOPICS
 from profiler_job.analysis.recording import store
@@ -135,17 +135,18 @@ def write_study(
     return _write_question(own, question, question.answer(given), given.recording, price=price)
 
 
-def write_memory_use(
+def write_small_study(
+    question: Question,
     rec: store.Recording,
     docs: Path,
     studies: Mapping[str, store.Recording],
     known: RunPages,
     price: telemetry.Price | None,
 ) -> dict[str, Any]:
-    """Write the page about memory, which takes the longest of all and reads no operations of the GPU. Parameters as in
-    `write_questions`; result as in `write_study`."""
-    given = Inputs(recording=studies[memory_use.STUDY], main=rec, studies=studies)
-    return write_study(make_site(rec, docs), memory_use.QUESTION, given, known, price)
+    """Write the page of a question about a study that `has_small_tables`. Other parameters as in `write_questions`;
+    result as in `write_study`."""
+    given = Inputs(recording=studies[question.study or ""], main=rec, studies=studies)
+    return write_study(make_site(rec, docs), question, given, known, price)
 
 
 def _find_twin(

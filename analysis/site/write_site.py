@@ -19,7 +19,7 @@ from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import (
     telemetry,
 )
-from profiler_job.analysis.pages.questions import memory_use
+from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.load_parts import load_recordings
@@ -40,7 +40,7 @@ from profiler_job.analysis.site.list_pages import write_explore, write_lists, wr
 from profiler_job.analysis.site.methods_page import TrustSection, write_methods
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
-from profiler_job.analysis.site.question_pages import write_memory_use, write_overview_of_script, write_questions
+from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions, write_small_study
 from profiler_job.analysis.site.run_pages import WrittenRuns, write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.analysis.site.tuned_pages import write_tuned
@@ -206,10 +206,11 @@ def _draft(
     known, sides = assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}
     is_script = bool(rec.manifest.get(SCRIPT))
-    has_memory = memory_use.STUDY in studies and not is_script
-    if has_memory:
-        small = {study: leave_out_operations(other) for study, other in studies.items()}
-        helper.give(write_memory_use, leave_out_operations(rec), docs, small, known, price)
+    asked = [] if is_script else [question for question in STUDIES.values() if question.study in studies]
+    small_studies = [question for question in asked if question.has_small_tables]
+    small = {study: leave_out_operations(other) for study, other in studies.items()}
+    for question in small_studies:
+        helper.give(write_small_study, question, leave_out_operations(rec), docs, small, known, price)
     verdict = ""
     bands = choose_bands(rec, studies.get(AGAIN))
     gains = measure_gains(name_recordings(rec, studies), bands.wall)
@@ -224,7 +225,7 @@ def _draft(
         trusted: list[TrustSection] = []
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
-        written = {memory_use.QUESTION.letter: helper.result} if has_memory else {}
+        written = {question.letter: helper.result for question in small_studies}
         site, trusted = write_questions(
             rec,
             docs,

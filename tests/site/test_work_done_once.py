@@ -7,12 +7,12 @@ import pytest
 
 from profiler_job.analysis.metrics.remembered import remember
 from profiler_job.analysis.pages import home_cases
-from profiler_job.analysis.pages.questions import memory_use
+from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.site import home_page
 from profiler_job.analysis.site.combine import leave_out_operations
 from profiler_job.analysis.site.page_context import check_recording, identify_runs, make_site
-from profiler_job.analysis.site.question_pages import write_memory_use
+from profiler_job.analysis.site.question_pages import write_small_study
 from profiler_job.analysis.site.run_pages import write_run_pages
 from tests.synthetic import recording
 
@@ -47,12 +47,16 @@ def test_screens_that_are_not_known_are_worked_out(rec):
     assert all(screens[place]["run"]["run_id"] == place[1] for place in others)
 
 
-def test_the_page_about_memory_reads_no_operations(rec, tmp_path):
+SMALL = [question for question in STUDIES.values() if question.has_small_tables]
+
+
+@pytest.mark.parametrize("question", SMALL, ids=lambda question: question.slug)
+def test_a_page_of_small_tables_reads_no_operations(question, rec, tmp_path):
     """The process that writes it is not given any."""
     given = leave_out_operations(rec)
     assert given.kernels is None
-    entry = write_memory_use(given, tmp_path, {memory_use.STUDY: given}, {}, None)
-    assert (tmp_path / memory_use.QUESTION.page).is_file() and pickle.loads(pickle.dumps(entry)) == entry
+    entry = write_small_study(pickle.loads(pickle.dumps(question)), given, tmp_path, {question.study: given}, {}, None)
+    assert (tmp_path / question.page).is_file() and pickle.loads(pickle.dumps(entry)) == entry
 
 
 def test_a_table_of_which_all_runs_are_kept_is_the_same(rec):
