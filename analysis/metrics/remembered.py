@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -11,17 +11,18 @@ Table = TypeVar("Table", pd.DataFrame, pd.Series)
 
 
 def remember(measure: Callable[..., Table]) -> Callable[..., Table]:
-    """`measure`, a function of tables alone, done once for the same tables; each caller gets a copy. Tables are
+    """`measure`, a function of tables and texts alone, done once for the same; each caller gets a copy. Tables are
     compared by identity: nothing here changes one in place."""
-    known: dict[tuple[int, ...], Table] = {}
+    known: dict[tuple[int | str, ...], Table] = {}
 
     @wraps(measure)
-    def recall(*tables: pd.DataFrame) -> Table:
-        key = tuple(map(id, tables))
+    def recall(*given: Any) -> Table:
+        key = tuple(value if isinstance(value, str) else id(value) for value in given)
         if key not in known:
-            known[key] = measure(*tables)
-            for table in tables:
-                weakref.finalize(table, known.pop, key, None)
+            known[key] = measure(*given)
+            for table in given:
+                if not isinstance(table, str):
+                    weakref.finalize(table, known.pop, key, None)
         return known[key].copy()
 
     return recall

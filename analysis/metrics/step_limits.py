@@ -125,7 +125,8 @@ def _measure_busy_parts(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataF
     nothing = memops.head(0)
     family = kernels["family"].astype(str)
     computing = kernels[family.isin(COMPUTE_FAMILIES)]
-    own = kernels[family != kernel_families.COMMUNICATION]
+    is_own = family != kernel_families.COMMUNICATION
+    own = kernels if is_own.all() else kernels[is_own]
     operation = memops["operation"].astype(str) if "operation" in memops else pd.Series("", index=memops.index)
     host_copies = memops[operation.isin(cuda_api.HOST_COPIES)]
     sums = {}

@@ -41,6 +41,7 @@ def spread(samples: pd.DataFrame, by: list[str], value: str, prefix: str) -> pd.
     return table
 
 
+@remember
 def wall_times(steps: pd.DataFrame, collector: str) -> pd.DataFrame:
     """Wall time of each step and phase by `timer` or `nsys` (ranges), of the slowest rank: run_id, process, collector,
     step, phase, wall_ns."""

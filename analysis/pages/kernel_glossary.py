@@ -1,5 +1,6 @@
 """Every kernel family and every kernel name seen: what it computes, how it is classified, where it appears."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,22 +14,23 @@ SLUG = "kernels"
 TITLE = "Kernels"
 
 
-def answer(kernels: pd.DataFrame) -> Answer:
+def answer(recorded: Sequence[pd.DataFrame]) -> Answer:
     """One table per family that was seen, kernels by falling highest share of a step; `explanation` comes from the rule
-    that matched the name.
+    that matched the name. recorded: kernels of recordings that have no run in common.
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """
-    names = _names(kernels)
+    names = _names(recorded)
     families, rules = _families(names), _rules(names)
     unclassified = rules.loc[rules["family"] == OTHER, "share"].sum()
     facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
     return assemble(facts, [], _tables(names, families, rules), [])
 
 
-def _names(kernels: pd.DataFrame) -> pd.DataFrame:
+def _names(recorded: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One row per kernel name: family, num_runs, high, time_ns, modules, rule, part, name_says, explanation."""
-    totals = kernel_time.sum_by_kernel(kernel_time.kernel_totals(kernels), ["run_id"])
+    of_runs = pd.concat([kernel_time.kernel_totals(kernels) for kernels in recorded], ignore_index=True)
+    totals = kernel_time.sum_by_kernel(of_runs, ["run_id"])
     names = totals.groupby(["family", "kernel_name"], sort=False).agg(
         num_runs=("run_id", "nunique"),
         high=("share", "max"),

@@ -92,7 +92,8 @@ class Question:
     navigation has it. needs: names of the inputs that it reads. answer: its docstring is the specification. study:
     whose recordings it is about; "" for the main recording, None if it is asked of the main recording and of the same
     runs in BF16. searched: what a reader may search for who has not read the page. also_as: further templates for the
-    same answer.
+    same answer. has_small_tables: whether it reads no operations of the GPU in any recording, and neither rates, bands,
+    losses nor pages of runs, so that a process that is not given them can write its page.
     """
 
     letter: str
@@ -105,6 +106,7 @@ class Question:
     study: str | None = None
     searched: tuple[str, ...] = ()
     also_as: tuple[str, ...] = ()
+    has_small_tables: bool = False
 
     @property
     def page(self) -> str:

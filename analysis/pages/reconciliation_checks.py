@@ -297,17 +297,13 @@ def _layouts(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
         else ""
         for name in names.cat.categories
     }
-    gemms = pd.DataFrame(
-        {
-            "run_id": rows["run_id"].astype(str),
-            "rank": rows["rank"],
-            "step": rows["step"],
-            "phase": rows["phase"].astype(str),
-            "layout": names.map(layouts).astype(str),
-        }
-    )
-    gemms = gemms[(gemms["layout"] != "") & gemms["run_id"].isin(info.index)]
-    counts = gemms.groupby(["run_id", "phase", "rank", "step", "layout"]).size().unstack("layout", fill_value=0)
+    is_gemm = names.isin([name for name, layout in layouts.items() if layout]) & rows["run_id"].isin(info.index)
+    by = ["run_id", "phase", "rank", "step", "kernel_name"]
+    sizes = rows[is_gemm].groupby(by, observed=True).size().rename("size").reset_index()
+    sizes = sizes.astype({"run_id": str, "phase": str, "kernel_name": str})  # now that there are few
+    sizes["layout"] = sizes["kernel_name"].map(layouts)
+    counts = sizes.groupby([*by[:-1], "layout"])["size"].sum().unstack("layout", fill_value=0)
+    counts = counts[~counts.reset_index("step", drop=True).reset_index().duplicated().to_numpy()]
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         worst: dict[str, float] = {}

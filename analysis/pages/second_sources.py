@@ -141,9 +141,11 @@ def _module_matmuls(known: pd.DataFrame, kernels: pd.DataFrame, make_rows: MakeR
     forward = forward[(forward["phase"] == ranges.FORWARD) & forward["run_id"].isin(known.index)]
     names = forward["kernel_name"].astype("category")
     is_main = names.map({name: kernel_families.is_main_gemm(name) for name in names.cat.categories}).astype(bool)
-    forward = forward[is_main].astype({"run_id": str, "module": str})
-    leaf = forward["module"].str.rsplit("/", n=1).str[-1]
-    counts = forward.groupby(["run_id", "rank", "step", leaf]).size().unstack(fill_value=0)
+    by = ["run_id", "rank", "step", "module"]
+    sizes = forward[is_main].groupby(by, observed=True).size().rename("size").reset_index()
+    sizes = sizes.astype({"run_id": str, "module": str})  # now that there are few
+    sizes["module"] = sizes["module"].str.rsplit("/", n=1).str[-1]
+    counts = sizes.groupby(by)["size"].sum().unstack(fill_value=0)
     worst: dict[str, float] = {}
     for run_id, run in known.iterrows():
         if run_id not in counts.index:

@@ -53,18 +53,16 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     and apart is 0 (`metrics.turns`); the two times stay as they are.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
-    by_run = {run_id: rows for run_id, rows in times.groupby("run_id", sort=False)}
-    pairs = []
-    for run_id, names, other in _pair_runs(recordings.values()):
-        if run_id in by_run and other in by_run:
-            both = by_run[run_id].merge(by_run[other], on=["gpu_name", "num_parameters"], suffixes=("_before", ""))
-            is_one = both["measured_in_before"] == both["measured_in"]
-            best = both.assign(is_one=is_one).sort_values("is_one", ascending=False, kind="stable")
-            best = best.drop_duplicates("gpu_name")
-            pairs += [row | {"run_id": run_id, "changes": names, "other": other} for row in best.to_dict("records")]
-    if not pairs:
+    of_run = ["run_id", "gpu_name", "num_parameters"]
+    before = times.rename(columns={name: f"{name}_before" for name in _TIMES if name not in of_run})
+    after = times.rename(columns={"run_id": "other"})
+    pairs = pd.DataFrame(_pair_runs(recordings.values()), columns=["run_id", "changes", "other"]).astype(object)
+    both = pairs.assign(pair=pairs.index).merge(before, on="run_id").merge(after, on=["other", *of_run[1:]])
+    both["is_two"] = both["measured_in_before"] != both["measured_in"]
+    both = both.sort_values(["pair", "is_two"], kind="stable").drop_duplicates(["pair", "gpu_name"])
+    if both.empty:
         return pd.DataFrame(columns=[*COLUMNS])
-    rows = pd.DataFrame(pairs)
+    rows = both.drop(columns=["pair", "is_two"]).reset_index(drop=True).infer_objects()
     of_host = (rows["loop_ns_before"] / rows["loop_ns"]).astype(float).fillna(1.0).clip(lower=1)
     sides = rows.rename(columns={f"{name}_before": f"before_{name}" for name in _OF_STEP})
     sides = sides.rename(columns={name: f"after_{name}" for name in _OF_STEP})

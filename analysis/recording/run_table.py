@@ -96,8 +96,9 @@ def _keep(arg: Any, run_ids: Collection[str]) -> Any:
 
 
 def keep_runs(table: Any, run_ids: Collection[str]) -> Any:
-    """Return the rows of these runs, by their ids as text; a table in parts itself if these are all its runs."""
-    if isinstance(table, RunTable) and all(part.run_ids <= {*run_ids} for part in table.parts):
+    """Return the rows of these runs, by their ids as text; the table itself if these are all its runs, so that what was
+    measured of it is known (`metrics.remembered`)."""
+    if _list_runs(table) <= {*run_ids}:
         return table
     kept = _select_runs(table, run_ids)
     if not isinstance(kept, RunTable):
@@ -105,6 +106,12 @@ def keep_runs(table: Any, run_ids: Collection[str]) -> Any:
     return RunTable(
         tuple(replace(part, has_rows=part.has_rows and not part.run_ids.isdisjoint(run_ids)) for part in kept.parts)
     )
+
+
+def _list_runs(table: Any) -> set[str]:
+    if isinstance(table, RunTable):
+        return {run_id for part in table.parts for run_id in part.run_ids}
+    return {*table["run_id"].drop_duplicates().astype(str)}
 
 
 @select_by_row

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from profiler_job.analysis.recording import store, table_schema
+from profiler_job.analysis.recording.load_parts import LARGE
 from profiler_job.analysis.recording.run_table import RunTable, join_parts, keep_runs, number_rows
 from profiler_job.analysis.render.text import file_name
 from profiler_job.jobs.contract.studies import AGAIN
@@ -82,6 +84,12 @@ def select_finished_runs(rec: store.Recording) -> store.Recording:
         return rec
     measured = {name: getattr(rec, name) for name in ("steps", "ranges", "kernels", "api", "memops")}
     return replace(rec, **{name: number_rows(keep_runs(rows, {*finished})) for name, rows in measured.items()})
+
+
+def leave_out_operations(rec: store.Recording) -> store.Recording:
+    """`rec` for a process that does not read its large tables, which are None."""
+    nothing: dict[str, Any] = dict.fromkeys(LARGE)
+    return replace(rec, **nothing)
 
 
 def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:

@@ -29,7 +29,7 @@ from profiler_job.analysis.site.page_context import (
     make_site,
     name_folder,
 )
-from profiler_job.analysis.site.run_pages import write_run_pages, write_timelines
+from profiler_job.analysis.site.run_pages import Screens, write_run_pages, write_timelines
 from profiler_job.analysis.site.site_writer import QUERY, Part, Site
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
@@ -48,9 +48,9 @@ def write_comparisons(
     compared: Mapping[str, Comparison],
     gains: pd.DataFrame | None = None,
     in_full: Collection[str] = (),
-) -> None:
-    """Write the page of the comparisons by name, and pages of their runs that have none in the report of `rec`. gains:
-    as in `write_run_pages`. in_full: ids of runs whose timeline can be opened."""
+) -> Screens:
+    """Write the page of the comparisons by name, and pages of their runs that have none in the report of `rec`, whose
+    screens are returned. gains: as in `write_run_pages`. in_full: ids of runs whose timeline can be opened."""
     site = replace(make_site(rec, docs), notes=(), run_links={}, recording={}, properties={})
     _, sides = assign_pages(rec, compared)
     if sides:
@@ -58,8 +58,10 @@ def write_comparisons(
     elif not rec.manifest.get(SCRIPT):
         site.write(f"{PAGE}.md", "comparisons.md", NOTHING, chosen=[])
     counterparts = list_counterparts(sides)
+    screens: Screens = {}
     for side in sides:
-        write_runs_compared(site, side, counterparts, gains, in_full)
+        screens |= write_runs_compared(site, side, counterparts, gains, in_full)
+    return screens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,8 +193,9 @@ def write_runs_compared(
     counterparts: Mapping[str, list[dict[str, Any]]],
     gains: pd.DataFrame | None = None,
     in_full: Collection[str] = (),
-) -> None:
-    """Write the pages of runs of a comparison that have none yet. in_full: as in `write_comparisons`."""
+) -> Screens:
+    """Write the pages of runs of a comparison that have none yet. in_full and result: as in `write_comparisons`."""
+    screens: Screens = {}
     notes = describe_mixes(sides.compared)
     for letter, side, run_ids in list_compared_runs(sides.compared):
         folder = f"{sides.folder_of(letter)}/"
@@ -203,6 +206,8 @@ def write_runs_compared(
             of_side = replace(site, notes=(notes[letter],))
             strips = write_timelines(rec, of_side, in_full=in_full)
             named = f"{letter}, {side.label}"
-            write_run_pages(
+            written = write_run_pages(
                 of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains
             )
+            screens |= written.screens
+    return screens

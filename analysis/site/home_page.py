@@ -18,6 +18,7 @@ from profiler_job.analysis.site.combine import select_runs
 from profiler_job.analysis.site.compiled_answers import CompiledAnswers
 from profiler_job.analysis.site.fragments import to_script
 from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
+from profiler_job.analysis.site.run_pages import Screens
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.analysis.site.topic_pages import write_topic
 from profiler_job.jobs.contract.modes import MODES
@@ -47,14 +48,15 @@ def write_home(
     gains: pd.DataFrame | None,
     compiled: CompiledAnswers,
     members: Sequence[Mapping[str, Any]],
+    known: Screens,
     **pages: Any,
 ) -> None:
     """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
     run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY,
-    as `list_members` gives them; pages: what else the template needs."""
+    as `list_members` gives them; known: first screens; pages: what else the template needs."""
     recordings = list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
-    screens = _describe_screens(recordings, cases, gains)
+    screens = _describe_screens(recordings, cases, gains, known)
     links = [_list_links(other, run_pages) for other in recordings]
     names = [state for state in home_cases.STATES if any(state in case.runs for case in cases)]
     names = names or list(dict.fromkeys(state for case in cases for state in case.runs))
@@ -84,12 +86,14 @@ def write_home(
 
 
 def _describe_screens(
-    recordings: Sequence[store.Recording], cases: Sequence[HomeCase], gains: pd.DataFrame | None
+    recordings: Sequence[store.Recording], cases: Sequence[HomeCase], gains: pd.DataFrame | None, known: Screens
 ) -> dict[tuple[int, str], dict[str, Any]]:
     """The first screen of each run that cases have, by the index of its recording and its id."""
-    screens = {}
+    screens: dict[tuple[int, str], dict[str, Any]] = {}
     for number, run_ids in home_cases.iterate_chosen(cases):
-        chosen = select_runs(recordings[number], sorted(run_ids))
+        chosen_runs = [run for run in identify_runs(recordings[number].runs) if run[0] in run_ids]
+        screens |= {(number, run[0]): known[run] for run in chosen_runs if run in known}
+        chosen = select_runs(recordings[number], sorted(run[0] for run in chosen_runs if run not in known))
         tables = {name: getattr(chosen, name) for name in run_page.TABLES}
         nothing = pd.DataFrame(columns=["run_id"])
         for run_id, answer in run_page.answers(**tables, checks=nothing, measured=gains):

@@ -27,7 +27,7 @@ from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.site import command_reference
-from profiler_job.analysis.site.combine import join_recordings
+from profiler_job.analysis.site.combine import join_tables
 from profiler_job.analysis.site.page_context import (
     NOTHING,
     RunPages,
@@ -52,9 +52,10 @@ def write_lists(
     measured_in = describe_conditions(rec)
     listed = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price)
     site.write("report/runs.md", "run_list.md", listed, **measured_in)
-    linked = join_recordings([rec, studies[BF16]]) if BF16 in studies else rec
-    names = kernel_glossary.answer(linked.kernels)
-    site.write("report/kernels.md", "kernel_glossary.md", names, **describe_conditions(linked))
+    linked = [rec, *(studies[name] for name in (BF16,) if name in studies)]
+    names = kernel_glossary.answer([of.kernels for of in linked])
+    of_both = describe_conditions(replace(rec, runs=join_tables([of.runs for of in linked])))
+    site.write("report/kernels.md", "kernel_glossary.md", names, **of_both)
     calls = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api, rec.memops)
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", calls, **measured_in)
     about = data_page.answer(store.dictionary(), downloads)

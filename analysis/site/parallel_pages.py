@@ -10,6 +10,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
+from profiler_job.jobs.contract.garbage import pausing_collector
+
 
 class Later:
     """What is to be done once the rest is."""
@@ -85,13 +87,14 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
 def _serve(pipe: Connection) -> None:
     given: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
-    while True:
-        work, args = given.get()
-        try:
-            result = False, work(*args)
-        except Exception as error:
-            result = True, error
-        pipe.send(result)
+    with pausing_collector():
+        while True:
+            work, args = given.get()
+            try:
+                result = False, work(*args)
+            except Exception as error:
+                result = True, error
+            pipe.send(result)
 
 
 def _receive(pipe: Connection, given: SimpleQueue[Any]) -> None:

@@ -1,6 +1,6 @@
 """The pages of questions and studies, the home page and the reconciliation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +36,7 @@ from profiler_job.analysis.site.page_context import (
     make_site,
     make_site_of_study,
 )
+from profiler_job.analysis.site.run_pages import Screens
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.analysis.site.topic_pages import list_members, render_in_topics, write_topic
 from profiler_job.jobs.contract.changes import TRIABLE
@@ -57,12 +58,16 @@ def write_questions(
     price: telemetry.Price | None = None,
     losses: store.Recording | None = None,
     gains: pd.DataFrame | None = None,
+    written: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
+    find_screens: Callable[[], Screens] = dict,
 ) -> tuple[Site, list[TrustSection]]:
     """Write the pages of questions and studies, the reconciliation (`checked`), and the home page with their verdicts;
     gives what the page METHODS has of them, too.
     compared: facts of the pages of comparisons, for the home page. known: pages of runs of studies; the others are on
     the page of all runs. bands: as `choose_bands` gives them, worked out if not given. price: of the GPUs of
-    one run. losses: the recording of the study LOSSES, which the ladder reads. gains: as in `prediction.measured`."""
+    one run. losses: the recording of the study LOSSES, which the ladder reads. gains: as in `prediction.measured`.
+    written: by letter, what gives the results of `write_study` for pages that are written elsewhere. find_screens:
+    gives first screens that are known."""
     site = make_site(rec, docs)
     run_pages = {run: page_of_run(run[0]) for run in identify_runs(rec.runs)}
     for study, studied in studies.items():
@@ -86,41 +91,62 @@ def write_questions(
             trusted.append(render_section(site, ALSO[name], name, f"{name}.md", answer))
         return _write_question(site, question, answer, rec, switch=_link_others(slugs, question.slug)) | of_twin
 
-    def answer_study(question: Question, studied: store.Recording) -> Answer:
-        return question.answer(
-            Inputs(
-                recording=studied,
-                main=rec,
-                studies=studies,
-                calibration=select_rates(studied.runs, calibration),
-                bands=bands,
-                losses=losses,
-                run_pages=run_pages,
-            )
-        )
-
-    def write_study(question: Question) -> dict[str, Any]:
+    def write_page_of_study(question: Question) -> dict[str, Any]:
+        if question.letter in written:
+            return written[question.letter]()
         studied = studies.get(question.study) if question.study else rec
         if studied is None:
             return _write_question(site, question, _answer_not_recorded(question), None, "not_recorded.md")
-        own = site if studied is rec else make_site_of_study(site, question.study or "", studied, rec.runs, known)
-        return _write_question(own, question, answer_study(question, studied), studied, price=price)
+        given = Inputs(
+            recording=studied,
+            main=rec,
+            studies=studies,
+            calibration=select_rates(studied.runs, calibration),
+            bands=bands,
+            losses=losses,
+            run_pages=run_pages,
+        )
+        return write_study(site, question, given, known, price)
 
     trusted: list[TrustSection] = []
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}
-    said |= {letter: write_study(question) for letter, question in STUDIES.items()}
+    said |= {letter: write_page_of_study(question) for letter, question in STUDIES.items()}
     for topic in TOPICS:
         if topic not in (ANATOMY, METHODS):
             write_topic(site, topic, "topic.md", list_members(topic, said))
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    write_home(site, rec, studies, run_pages, gains, compiled, list_members(ANATOMY, said), **pages)
+    write_home(site, rec, studies, run_pages, gains, compiled, list_members(ANATOMY, said), find_screens(), **pages)
     members = list_members(METHODS, said)
     return site, [
         *(TrustSection(member["title"], member["slug"], member["answers"][0].part) for member in members),
         *trusted,
     ]
+
+
+def write_study(
+    site: Site, question: Question, given: Inputs, known: RunPages, price: telemetry.Price | None
+) -> dict[str, Any]:
+    """Write the page of a question about a study, whose site is made from `site`, that of the main recording. Gives
+    what home and topics show of it."""
+    is_main = given.recording is given.main
+    own = site if is_main else make_site_of_study(site, question.study or "", given.recording, given.main.runs, known)
+    return _write_question(own, question, question.answer(given), given.recording, price=price)
+
+
+def write_small_study(
+    question: Question,
+    rec: store.Recording,
+    docs: Path,
+    studies: Mapping[str, store.Recording],
+    known: RunPages,
+    price: telemetry.Price | None,
+) -> dict[str, Any]:
+    """Write the page of a question about a study that `has_small_tables`. Other parameters as in `write_questions`;
+    result as in `write_study`."""
+    given = Inputs(recording=studies[question.study or ""], main=rec, studies=studies)
+    return write_study(make_site(rec, docs), question, given, known, price)
 
 
 def _find_twin(

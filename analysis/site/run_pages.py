@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,7 +18,13 @@ from profiler_job.analysis.recording.run_table import count_rows, iterate_parts
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
 from profiler_job.analysis.render.text import duration, file_name, inline, plain
-from profiler_job.analysis.site.page_context import check_recording, describe_conditions, make_site, name_folder
+from profiler_job.analysis.site.page_context import (
+    check_recording,
+    describe_conditions,
+    identify_runs,
+    make_site,
+    name_folder,
+)
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.axes import find_value_words
 from profiler_job.jobs.contract.layout import SCRIPT
@@ -26,6 +32,16 @@ from profiler_job.jobs.contract.modes import MODES
 
 MOST_IN_FULL = 12
 """Runs that all have timelines to open."""
+
+Screens = dict[tuple[str, str], dict[str, Any]]
+"""The first screen of each run, as its page shows it, by its id and start."""
+
+
+class WrittenRuns(NamedTuple):
+    """What was written. first: what to change first by run id, where there is anything to say."""
+
+    first: dict[str, list[str]]
+    screens: Screens
 
 
 def write_runs(
@@ -35,11 +51,12 @@ def write_runs(
     counterparts: Mapping[str, list[dict[str, Any]]],
     price: telemetry.Price | None = None,
     gains: pd.DataFrame | None = None,
-) -> dict[str, list[str]]:
+) -> WrittenRuns:
     """Write the pages of the runs of the report and their timelines. Parameters and result as in `write_run_pages`."""
     site = make_site(rec, docs)
     traces = write_timelines(rec, site, in_full=_choose_runs_in_full(rec.runs))
-    return write_run_pages(site, "report/runs", rec, checks, counterparts, traces=traces, gains=gains, price=price)
+    written = write_run_pages(site, "report/runs", rec, checks, counterparts, traces=traces, gains=gains, price=price)
+    return written if price is None else written._replace(screens={})  # screens on home have list prices
 
 
 def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
@@ -61,12 +78,12 @@ def write_run_pages(
     traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
     gains: pd.DataFrame | None = None,
     price: telemetry.Price | None = None,
-) -> dict[str, list[str]]:
-    """Write a page of every run of `rec` below `folder`, and give what to change first by run, where there is anything
-    to say. counterparts: by page, the runs that it is compared with. side: which of two sides these runs are of.
-    traces: as `write_timelines` gives them. gains: what changes were measured to give, as in `prediction.measured`.
-    price: of the GPUs of one run."""
-    first = {}
+) -> WrittenRuns:
+    """Write a page of every run of `rec` below `folder`. counterparts: by page, the runs that it is compared with.
+    side: which of two sides these runs are of. traces: as `write_timelines` gives them. gains: what changes were
+    measured to give, as in `prediction.measured`. price: of the GPUs of one run."""
+    first, screens = {}, {}
+    identities = {run[0]: run for run in identify_runs(rec.runs)}
     tables = {name: getattr(rec, name) for name in run_page.TABLES}
     for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
@@ -84,12 +101,13 @@ def write_run_pages(
         }
         said = answer.facts["insight"].sentences
         more["shared"] = _describe_for_sharing(answer, of_side, said.verdict, is_script=bool(rec.manifest.get(SCRIPT)))
+        screens[identities[run_id]] = answer.facts["screen"]
         if said.advice:
             first[run_id] = [line for (line,) in said.advice]
         if run["status"] == "ok":
             more |= describe_conditions(replace(rec, runs=rec.runs[rec.runs["run_id"].astype(str) == run_id]))
         site.write(f"{path}.md", "run_page.md", answer, **more, said=said)
-    return first
+    return WrittenRuns(first, screens)
 
 
 def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:

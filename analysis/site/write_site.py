@@ -19,6 +19,7 @@ from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import (
     telemetry,
 )
+from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.load_parts import load_recordings
@@ -26,6 +27,7 @@ from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site import front_matter
 from profiler_job.analysis.site.combine import (
     join_recordings,
+    leave_out_operations,
     list_names,
     name_recordings,
     refuse_colliding_pages,
@@ -38,10 +40,11 @@ from profiler_job.analysis.site.list_pages import write_explore, write_lists, wr
 from profiler_job.analysis.site.methods_page import TrustSection, write_methods
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
-from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions
-from profiler_job.analysis.site.run_pages import write_runs, write_runs_of_study
+from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions, write_small_study
+from profiler_job.analysis.site.run_pages import WrittenRuns, write_runs, write_runs_of_study
 from profiler_job.analysis.site.site_writer import write_file
 from profiler_job.analysis.site.tuned_pages import write_tuned
+from profiler_job.jobs.contract.garbage import pausing_collector
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.outputs import TargetError, check_file, check_folder, is_generated
 from profiler_job.jobs.contract.studies import AGAIN, GPUS, LOSSES
@@ -83,7 +86,7 @@ def publish(
     own pages, next to the pages of recordings that can be compared. price_per_hour: of the GPUs of one run, to show the
     price of tokens, with today's date. Raises RecordingError, and TargetError if `docs` has other pages there."""
     check_docs(docs)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, pausing_collector():
         loaded = load_recordings(folders, Path(scratch))
         return _publish(loaded, folders, docs, compared, price_per_hour)
 
@@ -200,35 +203,59 @@ def _draft(
     for study in with_pages:  # first: what else the helper does waits for the comparisons
         helper.give(write_runs_of_study, study, studies[study], docs)
     compared = compare()
+    known, sides = assign_pages(rec, compared)
+    known = {**_run_pages_of(studies), **known}
+    is_script = bool(rec.manifest.get(SCRIPT))
+    asked = [] if is_script else [question for question in STUDIES.values() if question.study in studies]
+    small_studies = [question for question in asked if question.has_small_tables]
+    small = {study: leave_out_operations(other) for study, other in studies.items()}
+    for question in small_studies:
+        helper.give(write_small_study, question, leave_out_operations(rec), docs, small, known, price)
     verdict = ""
     bands = choose_bands(rec, studies.get(AGAIN))
     gains = measure_gains(name_recordings(rec, studies), bands.wall)
     helper.give(write_comparisons, rec, docs, compared, gains, find_opening_runs(rec, studies))
-    known, sides = assign_pages(rec, compared)
-    known = {**_run_pages_of(studies), **known}
     checked = check_recording(rec, every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, list_counterparts(sides), price, gains)
     summary = [side.said.facts for side in sides]
-    is_script = bool(rec.manifest.get(SCRIPT))
+    for _ in with_pages:
+        helper.result()
     if is_script:
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
         trusted: list[TrustSection] = []
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
     else:
-        site, trusted = write_questions(rec, docs, studies, summary, known, checked, bands, price, losses, gains)
+        written = {question.letter: helper.result for question in small_studies}
+        site, trusted = write_questions(
+            rec,
+            docs,
+            studies,
+            summary,
+            known,
+            checked,
+            bands,
+            price,
+            losses,
+            gains,
+            written,
+            lambda: _take_runs(helper).screens,
+        )
         write_tested(site, measured)
     write_methods(site, rec, studies, checked, price, trusted)
     write_lists(site, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
-    for _ in ("comparisons", *with_pages):
-        helper.result()
-    first = helper.result()
-    if verdict and len(first) == 1:  # of the one run of a script
+    if is_script and len(first := _take_runs(helper).first) == 1 and verdict:
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])
     files = [path for path in docs.rglob("*") if path.is_file()]
     pages = sum(path.suffix == ".md" for path in files)
     return Published(pages=pages, files=len(files), breaches=checked.facts["num_breaches"], verdict=verdict)
+
+
+def _take_runs(helper: Helper | Later) -> WrittenRuns:
+    """Take the results of `write_comparisons` and `write_runs`."""
+    compared, written = helper.result(), helper.result()
+    return WrittenRuns(written.first, compared | written.screens)
 
 
 def _run_pages_of(studies: Mapping[str, store.Recording]) -> RunPages:

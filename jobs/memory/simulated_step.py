@@ -8,7 +8,7 @@ left out, but for cuBLAS's workspace and the accumulators of fused attention.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -94,11 +94,9 @@ class Storage:
 
     def __del__(self) -> None:
         try:
-            block = self.block
-        except AttributeError:  # a signal came before it had one
+            self.allocator.free(self.block)
+        except (AttributeError, IndexError):  # a signal came before it had a block, or while one changed its pool
             return
-        with suppress(IndexError):  # a signal came while a block changed its pool, and ends the simulation
-            self.allocator.free(block)
 
 
 UNMADE = Storage.__new__(Storage)

@@ -53,6 +53,7 @@ QUESTION = Question(
     place=1,
     study=STUDY,
     searched=("out of memory", "OOM", "VRAM", "peak memory", "activations"),
+    has_small_tables=True,
 )
 
 
