@@ -16,8 +16,8 @@ CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="re
 COMPILED = 'torch.compile(model, mode="reduce-overhead")'
 PLAIN = "capture one step in a CUDA graph, and launch the graph"
 NEEDS = (
-    "shapes must stay the same, not all can be captured, and a model that keeps a tensor from one call to the next, as a "
-    "mask, ends with an error"
+    "shapes must stay the same, not all can be captured, and a model that keeps a tensor from one call to the next, as "
+    "a mask, ends with an error"
 )
 """PyTorch's example of a word language model keeps its mask, which the next replay of the graph overwrites."""
 ACTION = "Use CUDA graphs"
