@@ -105,7 +105,7 @@ def show(
     tuned = [path for path in profiles if is_tuned(path) or path.name == TUNE]
     if tuned:
         return _show_tuned(profiles, tuned, form, top, out, err, html, force)
-    samples = {path: found for path in profiles if (found := find_samples(path))}
+    samples = {path: capture for path in profiles if (capture := find_samples(path))}
     if form == "speedscope" or _are_of_samples(selection.sections):
         profiles = [samples.get(path, path) for path in profiles]
     elif form == "text" and not html:
