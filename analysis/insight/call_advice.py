@@ -23,8 +23,10 @@ class WaitingCalls(NamedTuple):
 
 
 def list_sampled_calls(syncs: pd.DataFrame, copies: pd.DataFrame) -> dict[tuple[str, str], WaitingCalls]:
-    """List by line the calls that samples show: sections `sync_lines` and `copy_lines`."""
-    copied = copies[copies["is_waited"].astype(bool)]
+    """List by line the calls that samples show: sections `sync_lines` and `copy_lines`. A copy of pinned memory that
+    nothing waits for is none, though it may take long enough to be in `sync_lines`."""
+    copied = copies[copies["is_waited"].astype(bool) | (copies["host_memory"] == "pageable")]
+    syncs = syncs[~syncs["call"].astype(str).str.startswith("cudaMemcpy")]
     operations = copied.groupby(_LINE)["operation"].agg(" ".join).to_dict()
     times = pd.concat([frame[[*_LINE, "time_ns"]] for frame in (syncs, copied)])
     sums = times.groupby(_LINE)["time_ns"].sum().to_dict()

@@ -159,16 +159,22 @@ def test_an_update_of_parameters_one_by_one_launches_less_and_is_moved_to_no_wor
     assert rows.loc["main.py:12", "do"] == DO[OWN]
 
 
-@pytest.mark.parametrize(("kind", "do"), [(1, DO_COPY), (2, DO_SYNC)], ids=["to", "item"])
-def test_a_line_that_reads_or_copies_has_the_advice_of_its_call(kind, do, tmp_path):
-    """`total_loss += loss.item()` of a step that the CPU limits waits for launches, and not in the call itself."""
+@pytest.mark.parametrize(
+    ("kind", "is_waited", "do"),
+    [(1, True, DO_COPY), (2, True, DO_SYNC), (1, False, DO[OWN])],
+    ids=["to", "item", "to without waiting"],
+)
+def test_a_line_that_reads_or_copies_has_the_advice_of_its_call(kind, is_waited, do, tmp_path):
+    """`total_loss += loss.item()` of a step that the CPU limits waits for launches, and not in the call itself. nanoGPT
+    copies pinned memory without waiting: each call takes 26 µs."""
     export = Export()
     for at in range(0, 20, 2):
         start = at * MS
         export.launch(start, start=start + 5_000, end=start + 50_000)
         call = export.call(start + MS, start + MS + 50_000, name="cudaMemcpyAsync_v3020")
-        export.copy(start + MS + 20_000, start + MS + 22_000, call, kind=kind)
-        export.call(start + MS + 51_000, start + MS + 300_000, name="cudaStreamSynchronize_v3020")
+        export.copy(start + MS + 20_000, start + MS + 22_000, call, kind=kind, host=1)
+        if is_waited:
+            export.call(start + MS + 51_000, start + MS + 300_000, name="cudaStreamSynchronize_v3020")
         export.push("step", start, start + 2 * MS - 1)
     take_samples(export, 0, 20, READ)
     rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["waits"].set_index("where")
