@@ -250,4 +250,4 @@ def describe_recorded_waits(
     if sampled["call_ns"] == MOST_CALL_NS:
         adds += ": no more is taken off, so that these times are still longer than without a profiler"
     which = f"Which line it is, and the most that it could save, is from {steps}"
-    return [*lines, f"{which}. How long is from steps without samples{adds}"]
+    return [*lines, f"{which}. How long it waits is from steps without samples{adds}"]
