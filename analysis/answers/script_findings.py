@@ -27,11 +27,13 @@ from profiler_job.jobs.contract.words import inflect
 MOST_ROWS, MOST_MODULES = 5, 10
 COLUMNS = ["where", "function", "wait_ns", "share", "cause", "ceiling_ns", "phase", "module"]
 """Of the lines that the GPU waits for; what they are in and what to do is in the sentences."""
+CALLS, CALLS_TITLE = ("sync_calls", "copy_calls", "allocation_calls"), "Calls that wait, copy or allocate, in a step"
+"""Tables of `script_answers`; batches of a DataLoader are in the sentences."""
 
 
 def format_findings(answers: ScriptAnswers, width: int) -> str:
-    """Format what limits a step, what to change first, the lines that the GPU waits for, what torch.compile did, and
-    the modules that take most, in so many columns."""
+    """Format what limits a step, what to change first, the lines that the GPU waits for, calls that wait, what
+    torch.compile did, and the modules that take most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
     advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
@@ -42,7 +44,21 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
         said = [text for line in of_script["waits"] for text in wrap_text(make_printable(line), width, "  ")]
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said]
         lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width) if len(rows) else []
+    lines += _format_calls(answers.of_script, width)
     return "\n".join([*lines, *_format_compiling(answers.of_script, width), *_format_modules(answers.modules, width)])
+
+
+def _format_calls(of_script: Answer, width: int) -> list[str]:
+    """Format the calls of the first rank that make the CPU wait, copy or allocate, most time first; nothing if there
+    are none."""
+    calls = pd.concat([of_script.tables[name].rows for name in CALLS], ignore_index=True)
+    calls = calls[calls["rank"] == calls["rank"].min()].astype({"where": str, "call": str})
+    if not len(calls):
+        return []
+    calls = calls.sort_values("time_ns", ascending=False, kind="stable")
+    table, _ = fit_table("script_calls", calls[["where", "call", "count", "time_ns"]].head(MOST_ROWS), width)
+    more = len(calls) - MOST_ROWS
+    return ["", CALLS_TITLE, *table, *[f"  ... and {more} more (the page lists all)"] * (more > 0)]
 
 
 def _format_modules(modules: pd.DataFrame, width: int) -> list[str]:

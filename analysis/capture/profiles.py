@@ -4,7 +4,7 @@ from pathlib import Path
 
 from profiler_job.analysis.capture.capture_cache import FOLDER
 from profiler_job.analysis.capture.trace_files import is_trace
-from profiler_job.jobs.contract.layout import RECORD, list_captures
+from profiler_job.jobs.contract.layout import RECORD, SAMPLES, list_captures
 from profiler_job.jobs.contract.outputs import is_profiled_script
 
 REPORTS, EXPORTS = (".nsys-rep", ".qdrep"), (".sqlite",)
@@ -32,9 +32,21 @@ def open_results(path: Path) -> list[Path]:
     a sweep; a path that is no such folder as it is."""
     if not path.is_dir():
         return [path]
-    run = path / path.resolve().name if is_profiled_script(path) else path
+    run = _find_run(path)
     captures = list_captures(run) if (run / RECORD).is_file() else []
     return captures if captures and captures[0].is_file() else [path]
+
+
+def find_samples(path: Path) -> Path | None:
+    """Find the capture with samples of Python of the one run whose results a folder holds; None without one."""
+    if not path.is_dir():
+        return None
+    samples = _find_run(path) / SAMPLES
+    return samples if samples.is_file() and (samples.parent / RECORD).is_file() else None
+
+
+def _find_run(folder: Path) -> Path:
+    return folder / folder.resolve().name if is_profiled_script(folder) else folder
 
 
 def _is_other_profile(entry: Path) -> bool:

@@ -15,6 +15,11 @@ from profiler_job.jobs.contract.quantities import format_share
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
 COMPILED = 'torch.compile(model, mode="reduce-overhead")'
 PLAIN = "capture one step in a CUDA graph, and launch the graph"
+NEEDS = (
+    "shapes must stay the same, not all can be captured, and a model that keeps a tensor from one call to the next, as "
+    "a mask, ends with an error"
+)
+"""PyTorch's example of a word language model keeps its mask, which the next replay of the graph overwrites."""
 ACTION = "Use CUDA graphs"
 LINE = 'torch.compile(model, mode="reduce-overhead")'
 
@@ -33,7 +38,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     waited = format_share(late_ns / seen.limit.step_ns)
     gaps = ", and in the gaps between them" if seen.limit.is_launches and seen.sum_parts("between") else ""
     evidence = f"the GPU waits for the launches of {seen.num_kernels:,.0f} kernels{gaps}, {waited} of the time"
-    sure = "medium: shapes must stay the same, and not all can be captured"
+    sure = f"medium: {NEEDS}"
     if seen.is_slowed:
         sure = "low: nsys slows the host, so without it the GPU idles less"
     is_to_compile = seen.has_pytorch and not seen.is_compiled

@@ -17,6 +17,7 @@ from profiler_job.analysis.capture.modules import link_modules
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.capture.selection import find_gpus
 from profiler_job.analysis.changes.evidence import KEPT_PARTS
+from profiler_job.analysis.insight.call_advice import advise_calls, list_noted_calls
 from profiler_job.analysis.insight.clean_gaps import CleanGaps
 from profiler_job.analysis.insight.copy_times import measure_marked_copies, time_allocations
 from profiler_job.analysis.insight.results import Summary
@@ -66,7 +67,7 @@ def read_waits(run: Path) -> dict[str, pd.DataFrame]:
         return tables
     rows = rows[rows["share"].astype(float) >= LEAST_SHARE].astype({"share": float})
     per_step = {name: np.rint(rows[name].astype(float) / num).astype(np.int64) for name in TIMES}
-    tables["waits"] = rows.assign(**per_step)
+    tables["waits"] = advise_calls(rows.assign(**per_step), list_noted_calls(c for c in calls if c["rank"] == 0))
     scalars = {
         "steps": float(num),
         "covered": float(facts["sampled_share"]),

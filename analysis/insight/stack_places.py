@@ -9,8 +9,19 @@ import pandas as pd
 from profiler_job.analysis.capture.python_samples import PythonFrame, Stack
 from profiler_job.analysis.insight.stack_samples import NOT_SAMPLED, STATES
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import CAUSES, NO_WORKERS, OWN, OWN_OF_MODULE, SLEEP, WAITING
+from profiler_job.analysis.reference.python_libraries import (
+    CAUSES,
+    NO_WORKERS,
+    OWN,
+    OWN_LAUNCHES,
+    OWN_OF_MODULE,
+    SLEEP,
+    WAITING,
+)
 from profiler_job.jobs.contract.step_limit import DATA
+
+LEAST_COMPUTED_NS = 200_000
+"""Own code that calls no CUDA for so long computes itself: an operation takes 5 to 50 µs to launch, even under nsys."""
 
 
 class Place(NamedTuple):
@@ -30,10 +41,10 @@ _NOWHERE = Place("", 0, "", "", PythonFrame("", "", 0))
 
 class Places:
     """The place of each stack. In the state s (of `STATES`) of a thread, s times the number of stacks is added to the
-    number of its stack."""
+    number of its stack. launching: of `find_launching`."""
 
-    def __init__(self, stacks: list[Stack]):
-        self._stacks = stacks
+    def __init__(self, stacks: list[Stack], launching: frozenset[int] = frozenset()):
+        self._stacks, self._launching = stacks, launching
         self._known: dict[int, Place] = {}
 
     def __getitem__(self, number: int) -> Place:
@@ -41,6 +52,8 @@ class Places:
             stack, state = self.get_stack(number)
             place = find_place(stack)
             is_data = state == SLEEP and CAUSES.get(place.below) == DATA  # as in a data set that waits for its disk
+            if place.below == OWN and number in self._launching:
+                place = place._replace(below=OWN_LAUNCHES)
             self._known[number] = place._replace(below=state) if state and not is_data else place
         return self._known[number]
 
@@ -58,6 +71,23 @@ class Places:
     def number_lines(self) -> np.ndarray:
         """Number the user's lines: for each stack the number of its line."""
         return pd.factorize(pd.Series([self[number][:2] for number in range(len(self._stacks))], dtype=object))[0]
+
+
+def find_launching(samples: pd.DataFrame, api: pd.DataFrame) -> frozenset[int]:
+    """Find the stacks whose thread, around most of their samples, calls CUDA within LEAST_COMPUTED_NS. samples, api: of
+    a capture."""
+    near = np.zeros(len(samples), bool)
+    time, thread = samples["start_ns"].to_numpy(), samples["thread"].to_numpy()
+    for number in np.unique(thread).tolist():
+        calls = api[api["thread"] == number].sort_values("start_ns", kind="stable")
+        mine, start = np.flatnonzero(thread == number), calls["start_ns"].to_numpy()
+        following = np.searchsorted(start, time[mine])
+        inside = (following > 0) & (following < len(start))
+        mine, following = mine[inside], following[inside]
+        last_end = np.maximum.accumulate(calls["end_ns"].to_numpy())
+        near[mine] = start[following] - last_end[following - 1] < LEAST_COMPUTED_NS
+    share = pd.Series(near).groupby(samples["stack"].to_numpy()).mean()
+    return frozenset(share.index[share > 0.5].tolist())
 
 
 def find_place(stack: Stack) -> Place:

@@ -239,15 +239,15 @@ def describe_recorded_waits(
         lines.append(
             f"{format_time(copies)} of it are copies from and to the CPU's memory: the limit has them as memory"
         )
-    times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])}"
-    first = f"In {format_count(int(sampled['steps']), 'step')} with samples it waits {times}"
+    times = f"{format_time(sampled['waiting_ns'])} of {format_time(sampled['step_ns'])} a step"
+    steps = f"{format_count(int(sampled['steps']), 'step')} with samples, where the GPU waits {times}"
     if "call_ns" not in sampled:
         return [
             *lines,
-            f"{first}: {'shares are from them, and times from others' if limit else 'these are their times'}",
+            f"{'Shares' if limit else 'Times'} are from {steps}{'; times are from others' if limit else ''}",
         ]
-    adds = f", less {format_time(sampled['call_ns'])} a CUDA call that nsys adds" if sampled["call_ns"] else ""
+    adds = f", less the {format_time(sampled['call_ns'])} that nsys adds to a CUDA call" if sampled["call_ns"] else ""
     if sampled["call_ns"] == MOST_CALL_NS:
-        adds += ", the most that is taken off: they stay slower than without a profiler"
-    shows = "They show which line, and the most that it could save; how long is of steps without samples"
-    return [*lines, f"{first}. {shows}{adds}"]
+        adds += ": no more is taken off, so that these times are still longer than without a profiler"
+    which = f"Which line it is, and the most that it could save, is from {steps}"
+    return [*lines, f"{which}. How long it waits is from steps without samples{adds}"]

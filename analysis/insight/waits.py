@@ -22,13 +22,14 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.capture_data import Capture
 from profiler_job.analysis.capture.distinct_values import find_distinct
 from profiler_job.analysis.capture.os_calls import find_idle_pauses
+from profiler_job.analysis.insight.call_advice import advise_calls, list_sampled_calls
 from profiler_job.analysis.insight.call_lines import find_allocation_lines, find_copy_lines
 from profiler_job.analysis.insight.call_stacks import CallStacks
 from profiler_job.analysis.insight.clean_gaps import CleanGaps, count_steps, number_places, place_pieces, split_by_phase
 from profiler_job.analysis.insight.gpu_limit import PHASES, Timelines
 from profiler_job.analysis.insight.gpu_waits import COPY, FOR_DATA, LATE, SYNC, GpuWaits, Launches, find_blocking_calls
 from profiler_job.analysis.insight.section_columns import SECTIONS
-from profiler_job.analysis.insight.stack_places import Places, format_frames, format_line
+from profiler_job.analysis.insight.stack_places import Places, find_launching, format_frames, format_line
 from profiler_job.analysis.insight.stack_samples import LONGEST_NS, NOT_SAMPLED, StackSamples
 from profiler_job.analysis.insight.wait_causes import (
     CAUSE_COLUMNS,
@@ -41,7 +42,7 @@ from profiler_job.analysis.insight.wait_causes import (
 )
 from profiler_job.analysis.metrics.kernel_time import module_of
 from profiler_job.analysis.reference import python_libraries
-from profiler_job.analysis.reference.python_libraries import LOADER, LOCK, OWN, OWN_OF_MODULE
+from profiler_job.analysis.reference.python_libraries import LOADER, LOCK, OWN, OWN_LAUNCHES, OWN_OF_MODULE
 from profiler_job.analysis.reference.rules import Taxonomy
 
 MOST_GROUPS = 3
@@ -93,7 +94,7 @@ def find_waits(
     if not len(capture.samples) or not is_whole or not any(map(len, gpus.values())):
         nothing = {name: pd.DataFrame(columns=list(SECTIONS[name])) for name in OF_WAITS}
         return Waits(nothing, dict.fromkeys(FACTS) | {"num_samples": 0})
-    places = Places(capture.stacks)
+    places = Places(capture.stacks, find_launching(capture.samples, capture.api))
     samples = StackSamples(capture, lines_of_stacks := places.number_lines(), find_idle_pauses(capture, attribution))
     stacks = CallStacks(capture, attribution, samples, lines_of_stacks)
     syncs = find_blocking_calls(capture, attribution)
@@ -144,12 +145,14 @@ def find_waits(
         "num_sampled_steps": num_steps or None,
         "own_python_ns": _measure_own(pieces, places),
     }
+    synced = _sum_syncs(syncs, sync_stack, pieces, places)
+    copied = find_copy_lines(capture, attribution, stacks, places, clean_calls)
     sections = {
-        "waits": lines,
+        "waits": advise_calls(lines, list_sampled_calls(synced, copied)),
         "wait_parts": _sum_parts(pieces, places, counted),
         "wait_stacks": _sum_stacks(pieces, places),
-        "sync_lines": _sum_syncs(syncs, sync_stack, pieces, places),
-        "copy_lines": find_copy_lines(capture, attribution, stacks, places, clean_calls),
+        "sync_lines": synced,
+        "copy_lines": copied,
         "allocation_lines": find_allocation_lines(capture, attribution, stacks, places, clean_calls),
     }
     return Waits(sections, facts, causes)
@@ -284,7 +287,7 @@ def _find_busy_line(samples: pd.DataFrame, main: set[int], places: Places) -> st
     by_line: Counter[str] = Counter()
     for number, count in counts.items():
         place = places[int(number)]
-        if place.below in (OWN, OWN_OF_MODULE) and place.file:
+        if place.below in (OWN, OWN_OF_MODULE, OWN_LAUNCHES) and place.file:
             by_line[f"{format_line(place.file, place.line)} {place.function}"] += int(count)
     return by_line.most_common(1)[0][0] if by_line else None
 

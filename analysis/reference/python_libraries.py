@@ -36,7 +36,7 @@ class LibraryPart(NamedTuple):
 GARBAGE = "garbage collection"
 LOCK = "waiting for Python's lock"
 SLEEP = "sleeping"
-OWN, OWN_OF_MODULE = "own code", "own code of a module"
+OWN, OWN_OF_MODULE, OWN_LAUNCHES = "own code", "own code of a module", "own tensor operations"
 COMPILED = "compiled code"
 SAVING, WAITING = "checkpoint", "other programs"
 LOGGING, PRINTING = "logging", "printing of tensors"
@@ -95,6 +95,18 @@ PARTS = (
         changes=(CUDA_GRAPHS, COMPILE),
     ),
     LibraryPart(
+        "walk over modules",
+        r"/torch/nn/modules/module\.py",
+        r"(?:named_)?(?:parameters|modules|children|buffers)|_named_members|zero_grad|train|eval|requires_grad_|<lambda>",
+        "walk over the modules once, before the loop: keep list(model.parameters()), and clear gradients with "
+        "optimizer.zero_grad()",
+    ),
+    LibraryPart(
+        "gradient clipping",
+        r"/torch/nn/utils/clip_grad\.py",
+        do="torch.compile a function that clips the gradients and steps the optimizer: it launches less",
+    ),
+    LibraryPart(
         "nn.Module.__call__",
         r"/torch/nn/modules/module\.py",
         do="torch.compile or CUDA graphs take the Python of modules away",
@@ -121,6 +133,8 @@ DO = {part.name: part.do for part in PARTS} | {
     LOCK: "another thread runs Python meanwhile: move its work into a process of its own",
     OWN_OF_MODULE: "do less in Python there; torch.compile takes away what it can trace",
     SLEEP: "sleep less, or outside of the steps",
+    OWN_LAUNCHES: "launch less there: torch.compile the function, or take lists of tensors at once, as torch.optim and "
+    "torch._foreach_add_ do",
     OWN: "move it out of the step: prepare it in a worker or thread while the GPU works, or do it less often",
 }
 _COMPILES = {

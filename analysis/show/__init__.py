@@ -49,7 +49,7 @@ from typing import get_args
 from profiler_job.analysis.capture.capture_data import ExportError
 from profiler_job.analysis.capture.chosen_part import ALL, Selection, ShowFormat
 from profiler_job.analysis.capture.phase_names import parse_phases
-from profiler_job.analysis.capture.profiles import find_profiles, open_results
+from profiler_job.analysis.capture.profiles import find_profiles, find_samples, open_results
 from profiler_job.analysis.insight.results import Summary
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.render.escaped_text import escape_csv_cell
@@ -82,7 +82,8 @@ def show(
     """Give a summary of each profile to `out`, and one line to `err` for each that cannot be read; the others go on.
 
     profiles: files, parquetdirs, folders that hold some, or the results of one run; the profiles of a folder are
-    printed as a table with a row each, unless sections are chosen. form: one of FORMATS. top: rows of a section in
+    printed as a table with a row each, unless sections are chosen. Of a run that has a capture with samples of
+    Python, that one is shown where only it has what is asked for. form: one of FORMATS. top: rows of a section in
     text and md, 0 for all. rules: TOML file with rules of further kernel families. phases: ranges that mark phases,
     as PHASE=RANGE. selection: the part of a capture to summarise. html: write pages there instead, see
     `write_pages`, and with `force` in place of anything. is_whole: with start-up, which is left out otherwise;
@@ -104,6 +105,12 @@ def show(
     tuned = [path for path in profiles if is_tuned(path) or path.name == TUNE]
     if tuned:
         return _show_tuned(profiles, tuned, form, top, out, err, html, force)
+    samples = {path: capture for path in profiles if (capture := find_samples(path))}
+    if form == "speedscope" or _are_of_samples(selection.sections):
+        profiles = [samples.get(path, path) for path in profiles]
+    elif form == "text" and not html:
+        for path in samples.values():
+            err(make_printable(f"{path} has samples of Python: `show` it for the lines that the GPU waits for"))
     profiles = [capture for path in profiles for capture in open_results(path)]
     inside = {path: find_profiles(path) for path in profiles}
     captures = [profile for path in profiles for profile in inside[path] or [path]]
@@ -137,6 +144,13 @@ def show(
         if summaries or (form == "json" and several):
             out(_join_summaries(summaries, form, width, selection, several))
     return reader.code
+
+
+def _are_of_samples(sections: Sequence[str]) -> bool:
+    """Whether only sections are chosen that captures without samples of Python do not have."""
+    from profiler_job.analysis.insight.waits import OF_WAITS  # takes time to import
+
+    return bool(sections) and set(sections) <= set(OF_WAITS)
 
 
 def _show_tuned(

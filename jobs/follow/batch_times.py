@@ -47,18 +47,26 @@ class LoaderTimes:
 
 
 class Batches:
-    """How long the script waits for batches of its DataLoaders in the timed steps."""
+    """How long the script waits for batches of its DataLoaders in the timed steps. What a thread of its own takes ahead
+    of them makes no step wait."""
 
     def __init__(self) -> None:
         self.is_on = False
+        self.threads = {threading.main_thread().ident}  # that may take the steps
         self.loaders: dict[tuple[int, tuple[Line, ...]], LoaderTimes] = {}  # by number of a loader, and lines
         self.samplers: list[Callable[[], Any]] = []  # of the loaders, in order; each returns None once it is gone
         self.open = threading.local()
         self.workers = WorkerTimes()
 
+    def switch(self, is_on: bool) -> None:
+        """Note batches from now on, or no more. Called in the thread that takes the steps."""
+        self.is_on = is_on
+        self.threads.add(threading.get_ident())
+        self.workers.switch(is_on)
+
     def fetch(self, called: Callable[..., Any], iterator: Any, *args: Any, **options: Any) -> Any:
-        if not self.is_on or getattr(self.open, "is_inside", False):  # a dataset may have a DataLoader of its own
-            return called(iterator, *args, **options)
+        if not self.is_on or threading.get_ident() not in self.threads or getattr(self.open, "is_inside", False):
+            return called(iterator, *args, **options)  # a dataset may have a DataLoader of its own, too
         self.open.is_inside = True
         began, num = perf_counter_ns(), 0  # batches: at the end of an epoch there is none
         try:

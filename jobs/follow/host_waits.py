@@ -66,8 +66,7 @@ class HostWaits:
         self.copies.end()
         self.garbage.end()
         self.sleeps.end()
-        self.batches.is_on = stage is Stage.TIMED
-        self.batches.workers.switch(stage is Stage.TIMED)
+        self.batches.switch(stage is Stage.TIMED)
         self.threads.end()
         if stage is Stage.TIMED:
             self.threads.begin()

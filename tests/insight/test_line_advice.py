@@ -8,10 +8,19 @@ from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.changes.evidence import breaks_graphs
 from profiler_job.analysis.changes.waiting_lines import find_lines
 from profiler_job.analysis.insight.advice_lines import format_run_advice
+from profiler_job.analysis.insight.call_advice import advise_calls, list_noted_calls
 from profiler_job.analysis.insight.first_advice import format_first_advice
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages.first_screen import choose_cards
-from profiler_job.analysis.reference.python_libraries import CHANGES_BY_DO, DO, OWN, PARTS
+from profiler_job.analysis.reference.python_libraries import (
+    CHANGES_BY_DO,
+    DO,
+    DO_COPY,
+    DO_SYNC,
+    OWN,
+    OWN_LAUNCHES,
+    PARTS,
+)
 from profiler_job.jobs.contract.changes import CHANGES, CUDA_GRAPHS, FUSED_ADAMW, LABELS, LOADER_WORKERS, SCRIPT_LINE
 from tests.capture.nsys_files import Export
 from tests.insight.test_sync_waits import make_item_export
@@ -130,3 +139,62 @@ def test_a_line_that_waits_for_a_break_has_the_advice_of_the_break_alone(file):
     for idle, expected in (([line.wait_ns, 0, 0], True), ([0, line.wait_ns, line.wait_ns], False)):
         rows = breaks.assign(forward_idle_ns=idle, backward_idle_ns=0.0)
         assert breaks_graphs(line, rows) == expected and not breaks_graphs(line, rows[:0])
+
+
+UPDATE, READ, SPLIT = ("train", "main.py", 194), ("train", "main.py", 196), ("train", "main.py", 12)
+
+
+def test_an_update_of_parameters_one_by_one_launches_less_and_is_moved_to_no_worker(tmp_path):
+    """`for p in model.parameters(): p.data.add_(p.grad, alpha=-lr)`: to prepare it in a worker was advised. What splits
+    texts in the same step calls no CUDA, and is still to be moved."""
+    export = Export()
+    for at in range(4 * 25):  # 4 ms of a launch each 40 µs, then 4 ms without any
+        export.launch(at * 40_000, start=at * 40_000 + 5_000, end=at * 40_000 + 7_000)
+    export.launch(8 * MS, start=8 * MS + 5_000, end=8 * MS + 7_000)
+    take_samples(export, 0, 4, UPDATE)
+    take_samples(export, 4, 9, SPLIT)
+    rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["waits"].set_index("where")
+    assert rows.loc["main.py:194", "below"].startswith(f"{OWN_LAUNCHES} ")
+    assert rows.loc["main.py:194", "do"].startswith(DO[OWN_LAUNCHES])
+    assert rows.loc["main.py:12", "do"] == DO[OWN]
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_waited", "do"),
+    [(1, True, DO_COPY), (2, True, DO_SYNC), (1, False, DO[OWN])],
+    ids=["to", "item", "to without waiting"],
+)
+def test_a_line_that_reads_or_copies_has_the_advice_of_its_call(kind, is_waited, do, tmp_path):
+    """`total_loss += loss.item()` of a step that the CPU limits waits for launches, and not in the call itself. nanoGPT
+    copies pinned memory without waiting: each call takes 26 µs."""
+    export = Export()
+    for at in range(0, 20, 2):
+        start = at * MS
+        export.launch(start, start=start + 5_000, end=start + 50_000)
+        call = export.call(start + MS, start + MS + 50_000, name="cudaMemcpyAsync_v3020")
+        export.copy(start + MS + 20_000, start + MS + 22_000, call, kind=kind, host=1)
+        if is_waited:
+            export.call(start + MS + 51_000, start + MS + 300_000, name="cudaStreamSynchronize_v3020")
+        export.push("step", start, start + 2 * MS - 1)
+    take_samples(export, 0, 20, READ)
+    rows = summarise(read(export.sqlite(tmp_path / "x.sqlite"))).sections["waits"].set_index("where")
+    assert rows.loc["main.py:196", "do"] == do
+
+
+@pytest.mark.parametrize(
+    ("call", "time_ns", "expected"),
+    [
+        ("reads a value or copies with item: memcpy Device-to-Host (pinned)", 32_000, DO_SYNC),
+        ("reads a value or copies with to: memcpy Host-to-Device (pinned)", 69_000, DO_COPY),
+        ("torch.cuda.synchronize", 69_000, DO_SYNC),
+        ("reads a value or copies with item", -1, DO[OWN]),
+        ("reads a value or copies with item", 10_000, DO[OWN]),
+    ],
+    ids=["item", "to", "synchronize", "not known", "small part"],
+)
+def test_a_call_that_was_counted_in_a_script_is_the_advice_of_its_line(call, time_ns, expected):
+    rows = make_rows(cpu_ns=210_000)
+    counted = [{"where": "a.py:1", "function": "f", "call": call, "time_ns": time_ns}]
+    assert advise_calls(rows, list_noted_calls(counted))["do"].tolist() == [expected]
+    other = advise_calls(rows.assign(do="give the optimizer fused=True"), list_noted_calls(counted))
+    assert other["do"].tolist() == ["give the optimizer fused=True"]

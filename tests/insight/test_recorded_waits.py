@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.answers.script_findings import format_findings
+from profiler_job.analysis.answers.script_findings import CALLS_TITLE, format_findings
+from profiler_job.analysis.capture.chosen_part import Selection
 from profiler_job.analysis.insight.recorded_waits import READS, list_calls, read_waits
 from profiler_job.analysis.insight.wait_lines import describe_recorded_waits, find_causes, scale_waits
 from profiler_job.analysis.metrics.step_limits import find_limits
@@ -21,6 +22,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.ingest import ingest
 from profiler_job.analysis.recording.publish_data import publish_data
 from profiler_job.analysis.reference.kernel_families import FAMILIES
+from profiler_job.analysis.show import show
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.messages import NEXT_BATCH
@@ -210,6 +212,18 @@ def test_calls_that_were_counted_inside_the_script_are_not_counted_again_from_sa
     assert without.set_index("where").loc["", "call"] == "waits for memcpy Device-to-Host (pinned)"
 
 
+def test_show_of_the_folder_finds_the_lines_in_the_capture_with_samples(results, capsys):
+    """It showed the clean capture alone, and said that it had no samples."""
+    said: list[str] = []
+    selection = Selection(sections=("waits",))
+    assert show([results / RUN], "text", 20, print, said.append, selection=selection) == 0
+    assert "train.py:8" in capsys.readouterr().out and not said
+    assert show([results / RUN], "speedscope", 20, print, said.append) == 0
+    assert "tokenize" in capsys.readouterr().out and not said
+    assert show([results / RUN], "text", 20, print, said.append) == 0
+    assert "train.py:8" not in capsys.readouterr().out and "samples.sqlite" in said[0]
+
+
 def test_no_other_table_changes_by_the_steps_with_samples(results, recording, tmp_path):
     """So that no published time is of slower steps."""
     (results / RUN / "samples.sqlite").unlink()
@@ -263,9 +277,11 @@ def test_times_are_scaled_to_the_waiting_of_a_step_without_a_profiler(recording)
     first, *lines = describe_recorded_waits(recording.waits, scalars, limit)
     assert "a step of 10.0 ms" in first
     assert lines[0].startswith(f"{scaled['wait_ns'].max() / MS:.2f} ms: train.py:8 tokenize")
-    assert "In 2 steps with samples" in lines[-1] and "__next__" not in " ".join(lines)
+    assert (
+        "from 2 steps with samples" in lines[-1] and "14.0 ms a step" in lines[-1] and "__next__" not in " ".join(lines)
+    )
     (last,) = describe_recorded_waits(recording.waits, scalars | {"python_samples_call_ns": 10_000.0}, limit)[-1:]
-    assert "10.0 µs a CUDA call that nsys adds, the most that is taken off" in last
+    assert "less the 10.0 µs that nsys adds to a CUDA call: no more is taken off" in last
     scalars |= {"batches_ns": 2e6, "batches_num_workers": 1.0, "batches_is_pinned": 0.0}
     assert "2.00 ms: 1 worker, pageable memory" in " ".join(describe_recorded_waits(recording.waits, scalars, limit))
     of_workers = {"worker_ns": 31e6, "worker_0_ns": 30e6, "worker_1_ns": 33e6, "worker_2_ns": 29e6}
@@ -365,6 +381,9 @@ def test_profile_prints_the_scaled_times_of_its_page(recording, width):
         cells = (f"{row.where} {row.function}", format_time(row.wait_ns), format_time(row.ceiling_ns))
         assert any(all(cell in " ".join(line.split()) for cell in cells) for line in printed.splitlines())
     assert not [line for line in answers.of_script.facts["waits"] if line not in words]
+    calls = printed.partition(CALLS_TITLE)[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in calls[2:]] == ["train.py:16", "train.py:8", "train.py:8"]
+    assert " synchronize " in calls[2] and all(len(line) <= width for line in calls)
     first = next(entry for entry in answers.of_run.facts["first"] if not entry["reason"])
     assert first["where"] == "train.py:8 tokenize"
     assert words.partition("What to change first 1. ")[2].startswith("line of the script (train.py:8 tokenize)")

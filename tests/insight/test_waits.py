@@ -159,6 +159,19 @@ def test_collections_of_garbage_have_a_name(tmp_path):
         ([("refresh", "/x/site-packages/rich/live.py", 5), STEP], ("train.py", 15, "logging")),
         ([("_str", f"{TORCH}/_tensor_str.py", 5), STEP], ("train.py", 15, "printing of tensors")),
         ([("_call_impl", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "nn.Module.__call__")),
+        ([("zero_grad", f"{TORCH}/nn/modules/module.py", 5), STEP], ("train.py", 15, "walk over modules")),
+        (
+            [
+                ("named_modules", f"{TORCH}/nn/modules/module.py", 5),
+                ("clip", f"{TORCH}/nn/utils/clip_grad.py", 5),
+                STEP,
+            ],
+            ("train.py", 15, "walk over modules"),
+        ),
+        (
+            [("group", f"{TORCH}/utils/_foreach_utils.py", 5), ("clip", f"{TORCH}/nn/utils/clip_grad.py", 5), STEP],
+            ("train.py", 15, "gradient clipping"),
+        ),
         (
             [
                 ("get", "/usr/lib/python3.12/queue.py", 5),

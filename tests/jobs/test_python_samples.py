@@ -445,6 +445,27 @@ def test_batches_of_a_loader_inside_a_dataset_are_part_of_its_batches():
     assert batches.describe(1)["num"] == 2
 
 
+def test_batches_that_a_thread_takes_ahead_make_no_step_wait():
+    """Their time counted as waiting of the step, though a queue of batches hid it. A thread that takes the steps waits
+    for its batches."""
+
+    def take(switches: bool) -> None:
+        if switches:
+            batches.switch(True)
+        batches.fetch(lambda _: 3, object())
+
+    batches = batch_times.Batches()
+    batches.switch(True)
+    for switches, expected in ((False, None), (True, 1)):
+        thread = threading.Thread(target=take, args=(switches,))
+        thread.start()
+        thread.join()
+        described = batches.describe(1)
+        assert (described and described["num"]) == expected
+    batches.fetch(lambda _: 4, object())
+    assert batches.describe(1)["num"] == 2
+
+
 def test_an_iterator_of_the_script_s_own_is_no_error():
     batches = batch_times.Batches()
     batches.is_on = True
