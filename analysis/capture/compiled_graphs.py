@@ -212,9 +212,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
 
 
 def _follows_copies(nodes: np.ndarray, run: GraphRun) -> bool:
-    """Return whether a run is the replay of a CUDA graph, and what a call has launched before it is not. nodes: of the
-    call's kernels, 0 for none."""
-    return bool((nodes[: run.start] == 0).all() and (nodes[run.start : run.start + len(run.launches)] != 0).all())
+    """Return whether a run begins with the replay of a CUDA graph, and what a call has launched before it is none.
+    nodes: of the call's kernels, 0 for none."""
+    return bool((nodes[: run.start] == 0).all() and nodes[run.start] != 0)
 
 
 def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:

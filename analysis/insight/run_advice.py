@@ -12,6 +12,7 @@ import pandas as pd
 
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
+from profiler_job.analysis.insight.module_times import list_modules
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
 from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.steady import MOST_APART
@@ -53,7 +54,7 @@ def advise(
     totals = totals.assign(calls=totals["calls"] / num_gpus, time_ns=totals["time_ns"] / num_gpus)
     kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
-    phases, modules = (totals.groupby(name, as_index=False)["time_ns"].sum() for name in ("phase", "module"))
+    phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
     sections = {
         "verdict": _summarise_waiting(elapsed, limit, is_sampled=bool(len(lines))),
         "lines": lines,
@@ -68,7 +69,7 @@ def advise(
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
         "families": families.rename(columns={"time_ns": "total_ns"}),
         "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),
-        "modules": modules.rename(columns={"module": "name", "time_ns": "total_ns"}),
+        "modules": list_modules(totals if is_compiled(run, scalars) else totals.head(0)),
         "api": api,
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     } | ({} if breaks is None else {"breaks": breaks})
