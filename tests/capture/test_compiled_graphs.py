@@ -279,6 +279,27 @@ def test_what_a_call_launches_before_it_replays_a_cuda_graph_copies_its_inputs(r
         assert name(graph, [copy, copy, NORM.kernel], region, **known, graph_node=nodes)[:2] == [region] * 2
 
 
+def test_a_call_that_replays_a_cuda_graph_of_a_part_copies_its_inputs_too():
+    """Inductor leaves out of CUDA graphs what they cannot have, as what needs the CPU."""
+    graph = Graph(1, False, "GPT", (NORM, JOINED), (0,))
+    kernels, known = ["copy", NORM.kernel, JOINED.kernel], {"call": [7] * 3, "graph": [0] * 3}
+    assert name(graph, kernels, **known, graph_node=[0, 5, 0])[0] == f"GPT/{GRAPH_INPUTS}"
+    assert name(graph, kernels, **known, graph_node=[0, 0, 5])[0] == "GPT (compiled)"
+
+
+def test_what_runs_before_a_cuda_graph_is_no_copy_of_its_inputs_if_that_is_not_certain():
+    """Where no range is around a call, as in older captures; where other kernels run than the graph's; where they are
+    hidden; and where the graph is another process's."""
+    graph = make_graph("norm")._replace(numbers=(0,))
+    kernels, call, nodes = ["copy", NORM.kernel], {"call": [7] * 2, "graph": [0] * 2}, {"graph_node": [0, 5]}
+    assert name(graph, kernels, **call, **nodes)[0] == f"GPT/{GRAPH_INPUTS}"
+    for others in (nodes, call, nodes | {"call": [7] * 2, "graph": [3] * 2}):
+        assert name(graph, kernels, **others)[0] == "GPT (compiled)"
+    assert name(graph, ["copy", "other"], **call, **nodes) == ["GPT (compiled)"] * 2
+    assert name(graph, ["copy"], call=[7], graph=[0], graph_node=[0]) == ["GPT (compiled)"]
+    assert name(graph, kernels, process=2, **call, **nodes) == ["GPT (compiled)"] * 2
+
+
 def test_the_range_of_a_call_is_no_module(tmp_path):
     """Kernels of equal graphs in a followed step, in forward inside the module and in backward on another thread."""
     export = Export()
