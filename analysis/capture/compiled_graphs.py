@@ -165,9 +165,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
     graphs break inside blocks: which block is not known then (blocks.*). call, graph: as `find_calls` finds them, where
     they are known: then a kernel of that phase outside of calls is of no graph, but of a module that Python calls, if
-    it is inside one. graph_node: of a kernel in a CUDA graph: what its call launches before it copies the graph's inputs
-    (GRAPH_INPUTS). graphs: in the order of their first calls. grids: of former passes; those of this one are
-    added."""
+    it is inside one. graph_node: of kernels in a CUDA graph, 0 for others: what a call launches before it replays one
+    copies the graph's inputs (GRAPH_INPUTS). graphs: in the order of their first calls. grids: of former passes; those
+    of this one are added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():

@@ -42,10 +42,10 @@ def _is_eager_loss(modules: pd.DataFrame) -> np.ndarray:
     around = set(names.str.partition("/")[0][names.str.contains("/")])
     is_alone = names.str.endswith("Loss") & ~names.str.contains("/") & ~names.isin(around)
     is_eager = modules["kernel"].astype(str).str.contains(EAGER, regex=False)
-    return ((is_alone | (names == LOSS_MODULE)) & is_eager).to_numpy(bool)
+    return np.array((is_alone | (names == LOSS_MODULE)) & is_eager, bool)
 
 
 def _is_gradient(names: pd.Series) -> np.ndarray:
     """Return which rows, in backward, are copies of what comes from outside of the model: blocks that are compiled one
     by one copy each other's."""
-    return (names.str.endswith(GRAPH_INPUTS) & (names.str.count("/") <= 1)).to_numpy(bool)
+    return np.array(names.str.endswith(GRAPH_INPUTS) & (names.str.count("/") <= 1), bool)

@@ -78,8 +78,8 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
     """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
     upper bound, first what fits the limit, and of that what is about the line that holds the waiting; the rest in the
     order of `first`, which is not that of the bounds. Of changes that are one choice, such as TF32 and BF16, the later
-    in CHANGES counts if its interval is above the other's gain, if it alone was measured, or if it is about that line. Sets of changes come only if no single change helps. No card has
-    less than LEAST_RATIO."""
+    in CHANGES counts if its interval is above the other's gain, if it alone was measured, or if it is about that line.
+    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
     cards = cards or [_describe_card(entry, step_ns) for entry in advised]

@@ -46,7 +46,7 @@ def test_of_what_has_a_bound_what_fits_the_limit_comes_first():
 
 
 def test_bounds_keep_the_order_of_the_advice():
-    """Of a compiled GPT on an H200 `show` advised a fused loss first, and the page to drop casts, with a larger bound."""
+    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page to drop casts: its bound is larger."""
     cards = choose(bounded("fused_loss", 30), bounded("fused_adamw", 20), bounded("casts", 40))
     assert [change for change, *_ in cards] == ["fused_loss", "fused_adamw", "casts"]
 
