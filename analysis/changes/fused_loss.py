@@ -23,11 +23,11 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     modules = seen.sections.get("modules")
     if not seen.is_compiled or modules is None or modules.empty:
         return None
-    whole = max(float(modules["total_ns"].sum()), 1.0)
-    loss = float(modules.loc[_is_eager_loss(modules), "total_ns"].sum()) / whole
+    whole_ns = max(float(modules["total_ns"].sum()), 1.0)
+    loss = float(modules.loc[_is_eager_loss(modules), "total_ns"].sum()) / whole_ns
     if loss < LEAST_LOSS:
         return None
-    copies = float(modules.loc[_is_gradient(modules["name"]), "backward_ns"].sum()) / whole
+    copies = float(modules.loc[_is_gradient(modules["name"]), "backward_ns"].sum()) / whole_ns
     evidence = f"the loss is not compiled, and runs operation by operation ({format_share(loss)} of kernel time)"
     if copies:
         evidence += f"; its gradient is copied for a CUDA graph ({format_share(copies)})"
@@ -36,7 +36,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def _is_eager_loss(modules: pd.DataFrame) -> np.ndarray:
-    """Return which rows are of a loss that PyTorch runs operation by operation: that of no module, or a module called
+    """Return which rows are of a loss that PyTorch runs operation by operation: the one of no module, or a module called
     ...Loss that is inside no other and has none inside, as a model with its loss has."""
     names = modules["name"].astype(str)
     around = set(names.str.partition("/")[0][names.str.contains("/")])
