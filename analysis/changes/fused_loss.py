@@ -36,8 +36,8 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def _is_eager_loss(modules: pd.DataFrame) -> np.ndarray:
-    """Return which rows are of a loss that PyTorch runs operation by operation: outside of all modules, or in one that is
-    called ...Loss, is inside no other and has none inside, as a model with its loss has."""
+    """Return which rows are of a loss that PyTorch runs operation by operation: outside of all modules, or in one
+    called ...Loss that is inside no other and has none inside, as a model with its loss has."""
     names = modules["name"].astype(str)
     around = set(names.str.partition("/")[0][names.str.contains("/")])
     is_alone = names.str.endswith("Loss") & ~names.str.contains("/") & ~names.isin(around)
