@@ -165,9 +165,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
     a compiled one and a graph says which. A graph of a block that a model repeats may run for each of them, as where
     graphs break inside blocks: which block is not known then (blocks.*). call, graph: as `find_calls` finds them, where
     they are known: then a kernel of that phase outside of calls is of no graph, but of a module that Python calls, if
-    it is inside one. graph_node: of a kernel in a CUDA graph: what its call launches before it copies the inputs of the
-    graph (GRAPH_INPUTS). graphs: in the order of their first calls. grids: of former passes; those of this one are
-    added."""
+    it is inside one. graph_node: of kernels in a CUDA graph, 0 for others: what a call launches before it replays one
+    copies the graph's inputs (GRAPH_INPUTS). graphs: in the order of their first calls. grids: of former passes; those
+    of this one are added."""
     module = operations["module"].to_numpy(dtype=object).copy()
     compiled = np.array([is_compiled(str(path)) for path in module], bool)
     if not graphs or not compiled.any():
@@ -212,9 +212,9 @@ def name_inside(operations: pd.DataFrame, graphs: Sequence[Graph], grids: Grids 
 
 
 def _follows_copies(nodes: np.ndarray, run: GraphRun) -> bool:
-    """Return whether a run is the replay of a CUDA graph, and what a call has launched before it is not. nodes: of the
-    call's kernels, 0 for none."""
-    return bool((nodes[: run.start] == 0).all() and (nodes[run.start : run.start + len(run.launches)] != 0).all())
+    """Return whether a run begins with the replay of a CUDA graph, and what a call has launched before it is none.
+    nodes: of the call's kernels, 0 for none."""
+    return bool((nodes[: run.start] == 0).all() and nodes[run.start] != 0)
 
 
 def _has_own_grids(run: GraphRun, sizes: np.ndarray, grids: Grids) -> bool:

@@ -1,5 +1,7 @@
 """No graph breaks: torch.compile makes one graph where Python runs between two of them now."""
 
+import pandas as pd
+
 from profiler_job.analysis.changes.evidence import LEAST, CaptureEvidence, ChangeEvidence
 from profiler_job.analysis.changes.waiting_lines import ScriptLine
 from profiler_job.jobs.contract.changes import WHOLE_GRAPHS
@@ -30,7 +32,7 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     under = "" if seen.is_slowed else ", in a step under nsys"
     evidence = f"where torch.compile breaks graphs the GPU idles {times}, around {kernels} of no graph{under}"
     line = ScriptLine(
-        where=_name_lines(seen),
+        where=name_lines(rows),
         wait_ns=min(share * seen.waiting_ns, ceiling_ns),
         ceiling_ns=ceiling_ns,
         share=share,
@@ -43,10 +45,11 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
     return ChangeEvidence(line.wait_ns, ceiling_ns, evidence, sure, line)
 
 
-def _name_lines(seen: CaptureEvidence) -> str:
-    """Name the line that costs most, and how many others there are: all of them are in the bound."""
-    first = seen.breaks.iloc[0]
-    others = len(seen.breaks) - 1
+def name_lines(breaks: pd.DataFrame) -> str:
+    """Name the line that costs most, and how many others there are: all of them are in the bound. breaks: as
+    `insight.broken_lines` lists them."""
+    first = breaks.iloc[0]
+    others = len(breaks) - 1
     name = make_printable(f"{first['where']} {first['function']}".strip())
     return f"{name} and {format_count(others, 'other line')}" if others else name
 

@@ -20,7 +20,9 @@ from profiler_job.analysis.capture.attribution import Attribution
 from profiler_job.analysis.capture.blocks import count_by, sum_by
 from profiler_job.analysis.capture.capture_data import Capture, get_process_id
 from profiler_job.analysis.capture.distinct_values import encode, find_distinct
-from profiler_job.analysis.capture.graph_breaks import Break
+from profiler_job.analysis.capture.graph_breaks import Break, BrokenLine, read_lines
+from profiler_job.analysis.changes.whole_graphs import name_lines
+from profiler_job.analysis.insight.broken_lines import list_captured
 from profiler_job.analysis.insight.garbage_times import measure_collections
 from profiler_job.analysis.insight.section_columns import ELAPSED, GPU_SPAN, KERNEL_TIME, SECTIONS
 from profiler_job.analysis.reference import cuda_api, gemm_names
@@ -171,7 +173,7 @@ def find_findings(
             *find_in_copies(capture.memops, int(gpus["span_ns"].sum())),
             *_find_in_calls(capture, attribution),
             *_find_tiny_kernels(capture, attribution, gpus),
-            *_find_graph_breaks(breaks, int(gpus["span_ns"].sum())),
+            *_find_graph_breaks(breaks, read_lines(attribution.ranges), int(gpus["span_ns"].sum())),
             *_find_garbage(capture, int(gpus["span_ns"].sum())),
         ]
     )
@@ -526,12 +528,15 @@ def _find_tiny_kernels(capture: Capture, attribution: Attribution, gpus: pd.Data
     yield Finding("tiny_kernels", time, capture.events_ns, ELAPSED, shorter, "; ".join(evidence))
 
 
-def _find_graph_breaks(breaks: Sequence[Break], span_ns: int) -> Iterator[Finding]:
+def _find_graph_breaks(breaks: Sequence[Break], lines: Sequence[BrokenLine], span_ns: int) -> Iterator[Finding]:
     if breaks:
         regions = Counter(f"{shorten(graph_break.region)} in {graph_break.phase}" for graph_break in breaks)
         of_regions = ", ".join(f"{name}: {count}" for name, count in regions.most_common(_TOP))
         launches = sum(graph_break.launches for graph_break in breaks)
         evidence = f"{of_regions}; {launches} kernels of none of the graphs between"
+        table = list_captured(lines, breaks)
+        if table["where"].iloc[0]:
+            evidence = f"at {name_lines(table)}; {evidence}"
         yield Finding(
             "graph_breaks", sum(graph_break.idle_ns for graph_break in breaks), span_ns, GPU_SPAN, len(breaks), evidence
         )

@@ -102,11 +102,12 @@ def describe_modules(table: pd.DataFrame) -> list[str]:
 
 def describe_largest(table: pd.DataFrame) -> list[str]:
     """Describe which module takes most, of the section `modules`, and each that takes much itself, without the modules
-    inside it; nothing if none is known."""
-    listed = table[~table["name"].str.startswith("(")]
+    inside it; then the loss, if it takes more. Nothing if no module is known."""
+    is_bracket = table["name"].str.startswith("(") | table["name"].str.contains("/(", regex=False)
+    listed = table[~is_bracket]
     described = []
     for at, row in enumerate(listed.to_dict("records")):
-        is_around = table["name"].str.startswith(f"{row['name']}/").any()
+        is_around = listed["name"].str.startswith(f"{row['name']}/").any()
         if at and not (is_around and row["share"] >= _MUCH):
             continue
         name = f"{make_printable(row['name'])}{' itself, without the modules inside it,' * bool(is_around)}"
@@ -118,6 +119,9 @@ def describe_largest(table: pd.DataFrame) -> list[str]:
             described[-1] += f"; its largest kernel computes a loss: {kernel}"
         elif is_around and compiled_graphs.is_generated(row["kernel"]):
             described[-1] += f"; its largest kernel is {kernel}"
+    for share in table["share"][table["name"] == vocabulary.LOSS_MODULE]:
+        if described and share > listed["share"].max():
+            described.append(f"The loss, which is outside of all modules, takes more: {format_cell('share', share)}")
     return described
 
 

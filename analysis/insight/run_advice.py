@@ -12,9 +12,9 @@ import pandas as pd
 
 from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
+from profiler_job.analysis.insight.module_times import list_modules
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
 from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
-from profiler_job.analysis.metrics.kernel_time import sum_alone
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
@@ -55,7 +55,6 @@ def advise(
     kernels = totals.groupby(["kernel_name", "family"], as_index=False)[["calls", "time_ns"]].sum()
     families = totals.groupby("family", as_index=False)[["calls", "time_ns"]].sum()
     phases = totals.groupby("phase", as_index=False)["time_ns"].sum()
-    modules = sum_alone(totals).groupby("module", as_index=False)["time_ns"].sum()
     sections = {
         "verdict": _summarise_waiting(elapsed, limit, is_sampled=bool(len(lines))),
         "lines": lines,
@@ -70,7 +69,7 @@ def advise(
         "kernels": kernels.rename(columns={"kernel_name": "name", "time_ns": "total_ns"}),
         "families": families.rename(columns={"time_ns": "total_ns"}),
         "phases": phases.rename(columns={"time_ns": "kernel_ns"}).assign(inferred_share=0.0),
-        "modules": modules.rename(columns={"module": "name", "time_ns": "total_ns"}),
+        "modules": list_modules(totals if is_compiled(run, scalars) else totals.head(0)),
         "api": api,
         "gpus": pd.DataFrame({"name": [str(run["gpu_name"])]}),
     } | ({} if breaks is None else {"breaks": breaks})

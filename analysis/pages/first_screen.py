@@ -76,10 +76,10 @@ def describe_settings(run: Mapping[str, Any]) -> str:
 
 def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
     """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
-    upper bound, first what fits the limit, and of that what is about the line that holds the waiting. Of changes that
-    are one choice, such as TF32 and BF16, the later in CHANGES counts if its interval is above the other's gain, if it
-    alone was measured, or if it is about that line. Sets of changes come only if no single change helps. No card has
-    less than LEAST_RATIO."""
+    upper bound, first what fits the limit, and of that what is about the line that holds the waiting; the rest in the
+    order of `first`, which is not that of the bounds. Of changes that are one choice, such as TF32 and BF16, the later
+    in CHANGES counts if its interval is above the other's gain, if it alone was measured, or if it is about that line.
+    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
     cards = cards or [_describe_card(entry, step_ns) for entry in advised]
@@ -92,11 +92,12 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
         is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
         if other is None or is_known_better or is_about_line or card["low"] > other["ratio"]:
             chosen[choice] = card
-    ranked = sorted(
-        chosen.values(),
-        key=lambda card: (card["kind"] == AT_MOST, not card["fits_limit"], not card["holds"], -card["ratio"]),
-    )
-    return ranked[:MOST_CARDS]
+    return sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+
+
+def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
+    is_bound = card["kind"] == AT_MOST
+    return is_bound, not card["fits_limit"], not card["holds"], 0.0 if is_bound else -card["ratio"]
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:

@@ -12,10 +12,10 @@ def build_breaks_table(notes: pd.DataFrame) -> Table:
     columns = (
         Column("where", "line", "code"),
         Column("function", "function", "code"),
+        Column("reason", "reason", "prose"),
         Column("forward_breaks", "times a step", "amount", absent="not known"),
         Column("forward_idle_ns", "GPU idle in forward", "ms", absent="not known"),
         Column("backward_idle_ns", "in backward", "ms", absent="not known"),
         Column("kernels", "kernels between graphs", "amount", absent="not known"),
-        Column("reason", "reason", "prose"),
     )
     return Table("graph_breaks", "Where torch.compile breaks graphs", columns, sum_lines(notes))

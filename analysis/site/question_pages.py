@@ -231,8 +231,8 @@ def write_script_page(
     first, of_run, _ = answer_script(rec)
     screen = of_run.facts["screen"]
     screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
-    triable = next((card["changes"] for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), ())
-    more = {"compared": compared, "tuned": tuned, "screen": screen, "triable": ",".join(triable)}
+    triable = next((card for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), None)
+    more: dict[str, Any] = {"compared": compared, "tuned": tuned, "screen": screen, "triable": triable}
     if len(stacks := first.facts["stacks"]):
         run_id = str(rec.runs["run_id"].iloc[0])
         path = f"report/timelines/{file_name(run_id)}.waits.speedscope.json.gz"

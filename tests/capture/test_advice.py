@@ -2,7 +2,9 @@
 something else limits it."""
 
 import re
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
@@ -17,7 +19,7 @@ from profiler_job.jobs.executor.tune_expectations import CODE_CHANGES
 
 from .nsys_files import Export
 from .profiles import profile
-from .test_findings import ADDCDIV, CAST, FFMA, FLASH, FOREACH, GEMM, MUL, NLL, SOFTMAX, TOPK
+from .test_findings import ADDCDIV, CAST, FFMA, FILL, FLASH, FOREACH, GEMM, MUL, NLL, SOFTMAX, TOPK
 from .test_graph_breaks import make_export as break_graphs
 
 US, MS = 1_000, 1_000_000
@@ -263,6 +265,38 @@ NOT_GIVEN = {
 @pytest.fixture
 def summary(tmp_path):
     return lambda export: summarise(read(export.sqlite(tmp_path / "x.sqlite"), details=False))
+
+
+def find_loss(*rows, time_ns=100.0):
+    """The evidence for a compiled loss, of modules: name, time in a step, of that in backward, and main kernel."""
+    modules = pd.DataFrame(rows, columns=["name", "total_ns", "backward_ns", "kernel"])
+    seen = SimpleNamespace(sections={"modules": modules}, is_compiled=True, sum_parts=lambda *names: time_ns)
+    return find_evidence("fused_loss", seen)
+
+
+IN_MODEL = ("GPT/head", 60, 40, TRITON)
+
+
+@pytest.mark.parametrize("name", ["(loss)", "CrossEntropyLoss", "LabelSmoothingLoss"])
+def test_a_loss_outside_of_what_is_compiled_is_to_be_compiled(name):
+    """With the copies of its gradient: not with those of the model's inputs, or of one block for the next."""
+    copies = [("GPT/(inputs of a CUDA graph)", 10, 8, FILL), ("GPT/h.*/(inputs of a CUDA graph)", 10, 10, FILL)]
+    assert find_loss(IN_MODEL, (name, 40, 20, SOFTMAX)).time_ns == pytest.approx(40)
+    assert find_loss(IN_MODEL, (name, 20, 10, SOFTMAX), *copies).time_ns == pytest.approx(28)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param([("(loss)", 40, 20, "triton_red_fused__log_softmax_0")], id="compiled by itself"),
+        pytest.param([("LigerCrossEntropyLoss", 40, 20, "liger_cross_entropy_kernel")], id="a kernel of the script"),
+        pytest.param([("GPTWithLoss", 30, 10, SOFTMAX), ("GPTWithLoss/head", 10, 10, GEMM)], id="a model"),
+        pytest.param([("GPT/AuxiliaryLoss", 40, 20, SOFTMAX)], id="in the model"),
+        pytest.param([("(loss)", 3, 3, SOFTMAX)], id="short"),
+    ],
+)
+def test_no_loss_is_to_be_compiled_that_is_in_the_model_or_one_kernel(loss):
+    assert find_loss(IN_MODEL, *loss) is None
 
 
 @pytest.mark.parametrize("change", GIVEN)

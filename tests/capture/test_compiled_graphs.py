@@ -13,7 +13,7 @@ from profiler_job.analysis.capture.modules import link_modules
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.metrics.kernel_time import kernel_totals, sum_by_module
 from profiler_job.analysis.reference.kernel_families import find_family, is_main_gemm
-from profiler_job.jobs.contract.ranges import FOLLOWED, GRAPH_INPUTS
+from profiler_job.jobs.contract.ranges import FOLLOWED
 from tests.capture.nsys_files import Export
 
 GEMM, GEMM_2 = "nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_NNT", "nvjet_sm90_tst_96x64_64x8_2x4_h_bz_NTN"
@@ -265,18 +265,6 @@ def test_two_calls_of_one_graph_in_a_row_are_two():
     blocks = [make_graph("norm", f"GPT/blocks.{number}")._replace(numbers=(number,)) for number in range(2)]
     named = name(blocks, [NORM.kernel] * 3, call=[10, 20, 30], graph=[0, 1, 1])
     assert named == ["GPT/blocks.0/norm", "GPT/blocks.*/norm", "GPT/blocks.*/norm"]
-
-
-@pytest.mark.parametrize("region", ["GPT (compiled)", "(compiled)"])
-def test_what_a_call_launches_before_it_replays_a_cuda_graph_copies_its_inputs(region):
-    """As the gradient of the logits, where the loss is outside of the graph: 276 µs of a step of a GPT on an H200."""
-    graph = make_graph("norm")._replace(numbers=(0,))
-    copy, known = "multi_tensor_apply_kernel", {"call": [7] * 3, "graph": [0] * 3}
-    inputs = "/".join(filter(None, [region.removesuffix("(compiled)").strip(), GRAPH_INPUTS]))
-    replayed = name(graph, [copy, copy, NORM.kernel], region, **known, graph_node=[0, 0, 5])
-    assert replayed[:2] == [inputs] * 2 and replayed[2].endswith("norm")
-    for nodes in ([0, 0, 0], [0, 5, 5], [5, 5, 5]):
-        assert name(graph, [copy, copy, NORM.kernel], region, **known, graph_node=nodes)[:2] == [region] * 2
 
 
 def test_the_range_of_a_call_is_no_module(tmp_path):

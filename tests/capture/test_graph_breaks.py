@@ -85,6 +85,8 @@ def test_the_lines_that_a_script_noted_are_named_first_in_what_show_advises(tmp_
     first = table.iloc[0]
     assert (first["change"], first["where"]) == (WHOLE_GRAPHS, "train.py:8 forward")
     assert first["time_ns"] <= first["ceiling_ns"] <= 500 and "Tensor.item()" in first["do"]
+    found = describe_findings(summary.sections["findings"])
+    assert any("2 breaks (at train.py:8 forward; GPT" in line for line in found)
     line, *_ = format_first_advice(summary)
     assert line.startswith(f"1. {LABELS[WHOLE_GRAPHS]} (train.py:8 forward), could save up to 500 ns: Tensor.item()")
     assert not summary.sections["ranges"]["name"].str.contains("break").any()

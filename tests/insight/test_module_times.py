@@ -105,6 +105,17 @@ def make_table(**shares):
                 "GEMM"
             ],
         ),
+        (
+            make_table(**{"(loss)": 0.6, "GPT/head": 0.4}),
+            [
+                "GPT/head takes most of the modules, 40.0% of the kernel time; most of that is GEMM",
+                "The loss, which is outside of all modules, takes more: 60.0%",
+            ],
+        ),
+        (
+            make_table(**{"GPT/(inputs of a CUDA graph)": 0.6, "GPT": 0.4}),
+            ["GPT takes most of the modules, 40.0% of the kernel time; most of that is GEMM"],
+        ),
     ],
 )
 def test_a_module_that_has_others_inside_and_takes_much_itself_is_described(table, expected):

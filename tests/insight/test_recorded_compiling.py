@@ -22,7 +22,7 @@ from profiler_job.analysis.reference.python_libraries import DO, DO_SYNC, OWN_OF
 from profiler_job.analysis.show.show_formats import TITLES
 from profiler_job.analysis.site.question_pages import write_script_page
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.changes import COMPILE, LABELS, WHOLE_GRAPHS
+from profiler_job.jobs.contract.changes import COMPILE, LABELS, TRIABLE, WHOLE_GRAPHS
 from profiler_job.jobs.contract.compiling import Compiling, GraphBreak, Recompilation
 from profiler_job.jobs.executor.script_compiling import build_compiling
 from tests.capture.test_graph_breaks import make_capture
@@ -114,6 +114,14 @@ def test_the_page_of_the_script_says_it(recording, tmp_path):
     assert "1 graph break." in breaks and "250 ns" in breaks and "skip_code" in unknown
     assert page.index("## torch.compile") < page.index("## What limits a step") < page.index("## By module")
     assert "train.py:8" in page and BROKEN["reason"].split(":")[0] in page
+
+
+def test_the_command_to_measure_names_the_first_change_that_tune_can_make(recording, tmp_path):
+    """A fused loss was the first card, and "this change" was another."""
+    _, page = write_page(recording, tmp_path)
+    cards = answer_script(recording).of_run.facts["screen"]["cards"]
+    [card, *_] = [card for card in cards if {*card["changes"]} <= {*TRIABLE}]
+    assert f"{card['actions'][0]}, and measure it" in page and f"tune --changes {card['changes'][0]} " in page
 
 
 def test_the_terminal_says_what_each_line_costs(recording):

@@ -20,6 +20,7 @@ from profiler_job.jobs.contract.step_limit import (
 MS = 1_000_000
 GB = 10**9
 RUN = {"profiled_steps": 2, "gpu_name": "NVIDIA H200", "peak_memory_bytes": 14 * GB}
+LOG_SOFTMAX = "void at::native::cunn_SoftMaxForward<4, float, float, float, LogSoftMaxForwardEpilogue>(T1 *)"
 GEMM = "nvjet_sm90_tst_96x128_64x7_2x1_v_bz_TNN"
 
 
@@ -82,6 +83,15 @@ def test_nobody_is_advised_to_leave_out_the_synchronisations_of_our_timer():
 def test_a_run_without_matmuls_has_advice():
     table = advised(gemms=[{"family": "elementwise", "kernel_name": "mul", "calls": 9, "time_ns": 10 * MS}])
     assert "cuda_graphs" in table.index
+
+
+def test_a_loss_outside_of_a_compiled_model_counts_in_forward_too():
+    """Its kernels have no module there, in the phase `loss`."""
+    parts = [("forward", "GPT/head", GEMM), ("loss", "", LOG_SOFTMAX), ("backward", "(loss)", LOG_SOFTMAX)]
+    kernels = [dict(zip(("phase", "module", "kernel_name"), part)) | {"calls": 1, "time_ns": 2 * MS} for part in parts]
+    rows = advised(busy_ns=6 * MS, gemms=kernels, compile="on")
+    assert rows.loc["fused_loss", "time_ns"] == 4 * MS
+    assert "fused_loss" not in advised(busy_ns=6 * MS, gemms=kernels).index
 
 
 def test_a_run_whose_limit_is_not_known_has_no_advice():

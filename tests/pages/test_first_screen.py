@@ -45,6 +45,12 @@ def test_of_what_has_a_bound_what_fits_the_limit_comes_first():
     assert cards == [("fused_adamw", "at most", 2), ("casts", "at most", 5)]
 
 
+def test_bounds_keep_the_order_of_the_advice():
+    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page to drop casts: its bound is larger."""
+    cards = choose(bounded("fused_loss", 30), bounded("fused_adamw", 20), bounded("casts", 40))
+    assert [change for change, *_ in cards] == ["fused_loss", "fused_adamw", "casts"]
+
+
 @pytest.mark.parametrize("names", [("tf32", "bf16"), ("bf16", "tf32")])
 def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
     first, second = names
