@@ -127,8 +127,8 @@ def describe_batches(scalars: Mapping[str, float], step_ns: float, lines: Sequen
         return []
     loaders = list_loaders(scalars)
     if len(loaders) == 1:
-        return [f"In `__next__` of the DataLoader the CPU spends {format_time(ns)}: {_describe_loader(loaders[0])}"]
-    spent = [f"In `__next__` of DataLoaders the CPU spends {format_time(ns)}, in {len(loaders)} lines"]
+        return [f"To take batches from the DataLoader the CPU spends {format_time(ns)}: {_describe_loader(loaders[0])}"]
+    spent = [f"To take batches from DataLoaders the CPU spends {format_time(ns)}, in {len(loaders)} lines"]
     for number, loader in enumerate(loaders):
         name = make_printable(lines[number]) if len(lines) == len(loaders) else f"DataLoader {number + 1}"
         spent.append(f"{name} takes batches for {format_time(loader['ns'])}: {_describe_loader(loader)}")

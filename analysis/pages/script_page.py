@@ -261,12 +261,12 @@ def _wait_tables(waits: pd.DataFrame, calls: pd.DataFrame) -> list[Table]:
                 Column("function", "function", "code"),
                 Column("wait_ns", "waits", "ms"),
                 Column("share", "of the waiting", "share", bar=True),
-                Column("cause", "for", "prose"),
                 Column("ceiling_ns", "could save up to", "ms", absent="n/a"),
-                Column("below", "in", "prose"),
-                Column("phase", "phase", absent="n/a"),
-                Column("module", "module", "code", absent="n/a"),
                 Column("do", "what to do", "prose", absent="n/a"),
+                Column("cause", "for", "prose"),
+                Column("below", "in", "prose"),
+                Column("phase", "phase", "prose", absent="n/a"),
+                Column("module", "module", "code", absent="n/a"),
             ),
             waits.drop(columns="run_id")
             .assign(cause=name_causes(waits))
