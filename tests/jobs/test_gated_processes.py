@@ -318,7 +318,8 @@ def test_processes_that_share_the_cores_say_little_of_how_long_one_takes_to_star
 ):
     """After two for another candidate, the time for the winner's was estimated as three times of what one needs, so
     that nothing was confirmed. A first start that found no cache is longer than later ones."""
-    engine = ScriptEngine(script(), ["bf16"])
+    tuned = script()
+    engine = ScriptEngine(tuned, ["bf16"], tuned.folder)
     engine.starts_s = alone_s
     monkeypatch.setattr(tune_command, "take_gated_turns", lambda *given: ([], ready_s))
     engine.take_turns(VARIANTS, LONG_PLAN, HANGS_S)

@@ -187,7 +187,7 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     assert set(pages) == made
     page = pages[f"report/runs-b/{names[0]}.md"]
     before = '<a class="case" href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a>'
-    assert f"Against {before} (A; this run is B): step " in page
+    assert f"Compared with {before} (A; this run is B): step " in page
     words = html.unescape(page)
     assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", words)
     pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"

@@ -68,7 +68,7 @@ def test_kernels_without_modules_answer_all_but_what_launches_them(eager, ask):
     assert compiled.note == "Which part of the model launches a kernel was not recorded."
     assert {label for label, _ in said.values()} == {"BF16 compiled"} and [*said] == ["a", "b", "c", "d", "e"]
     assert {answer.state for answer in compiled.answers.values()} == {home_cases.COMPILED}
-    assert "A forward pass takes from" in said["a"][1] and "it leads both forward passes" in said["b"][1]
+    assert "A forward pass takes" in said["a"][1] and "it leads both forward passes" in said["b"][1]
     assert "Kernels other than matmuls take" in said["c"][1] and "The backward pass takes" in said["d"][1]
     assert said["e"][1] == "Not known: which kernels compute softmax was not recorded."
     assert not [letter for letter, (_, words) in said.items() if "launche" in words.replace("launches for", "")]
