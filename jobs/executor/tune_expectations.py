@@ -13,13 +13,13 @@ from profiler_job.jobs.contract.changes import (
     PADDING,
     add_change,
 )
-from profiler_job.jobs.contract.tuning import ExpectedRatio, NoPartsCode, Outcome, Tried, Tuning
+from profiler_job.jobs.contract.tuning import ExpectedRatio, NoPartsCode, Outcome, Tried
 from profiler_job.jobs.executor.changed_calls import CHANGED, TWICE
 from profiler_job.jobs.executor.larger_micro_batches import FILLED
 from profiler_job.jobs.executor.predicted_steps import Part, StepParts
 from profiler_job.jobs.executor.script import find_input
 from profiler_job.jobs.executor.tune_bounds import LEAST_SAVING
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, TunedSearch, VariantFailedError
 
 CODE_CHANGES = (FUSED_LOSS, LARGER_BATCH)
 """Changes that no script can be given from outside, and whose parts can be measured."""
@@ -29,12 +29,10 @@ BY_HAND = (FUSED_ATTENTION, PADDING)
 """Changes for which a script may need other code."""
 
 
-class ExpectingSearch(Protocol):
+class ExpectingSearch(TunedSearch, Protocol):
     """What is needed of the search. parts: None before and after they can be measured. expected: of what is measured
     after that."""
 
-    engine: Engine
-    tuning: Tuning
     facts: dict[str, Any]
     shares: dict[str, Any]
     parts: StepParts | None
@@ -46,12 +44,6 @@ class ExpectingSearch(Protocol):
 
     @property
     def is_cpu_limited(self) -> bool: ...
-
-    @property
-    def left_s(self) -> float: ...
-
-    @property
-    def reserve_s(self) -> float: ...
 
     def ask(self, kind: str, left_s: float | None = None, **request: Any) -> Any: ...
 

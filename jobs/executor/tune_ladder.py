@@ -11,7 +11,7 @@ from typing import Protocol
 from profiler_job.jobs.contract.changes import LABELS, add_change
 from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_rounds, is_decided, is_faster
 from profiler_job.jobs.contract.tuning import LadderStep, Method, Outcome, TuneRatio, Tuning
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, TunedSearch, VariantFailedError
 
 MOST_ROUNDS = 12
 NO_GAIN = "it was faster at first, and not when all steps of the ladder took turns"
@@ -20,25 +20,14 @@ Times = dict[Variant, list[float]]
 """Steps (ns) of variants in rounds in which all of them took part."""
 
 
-class LadderSearch(Protocol):
+class LadderSearch(TunedSearch, Protocol):
     """What is needed of the search. compiled_s: the longest that a change took to compile."""
 
-    engine: Engine
-    tuning: Tuning
     compiled_s: float
     say: Callable[[str], None]
 
     @property
     def do_processes_decide(self) -> bool: ...
-
-    @property
-    def left_s(self) -> float: ...
-
-    @property
-    def reserve_s(self) -> float: ...
-
-    @property
-    def starts_s(self) -> float: ...
 
     def find_precision(self, changes: Variant) -> str: ...
 

@@ -6,10 +6,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from profiler_job.jobs.contract.paired_ratio import compare_rounds, compare_variant_processes
-from profiler_job.jobs.contract.tuning import TuneRatio, Tuning
+from profiler_job.jobs.contract.tuning import TuneRatio
 from profiler_job.jobs.executor.gated_processes import END_S
 from profiler_job.jobs.executor.machine import count_cores
-from profiler_job.jobs.executor.tuned_script import Engine, GatePlan, OverBudgetError, VariantFailedError, VariantRun
+from profiler_job.jobs.executor.tuned_script import (
+    GatePlan,
+    OverBudgetError,
+    TunedSearch,
+    VariantFailedError,
+    VariantRun,
+)
 
 MOST_PAIRS = 3
 """Processes of each variant that take turns, at most."""
@@ -25,20 +31,12 @@ HANGS, HANGS_S = 3.0, 30.0
 """A process hangs that has not warmed up after so many times what is expected, and so much more."""
 
 
-class ProcessSearch(Protocol):
+class ProcessSearch(TunedSearch, Protocol):
     """What is needed of the search. compiles_s: time that a process of its variants compiles, less than the first time.
     room: how many processes the machine has room for. runs: the latest processes of each variant that had some."""
 
-    engine: Engine
-    tuning: Tuning
     runs: dict[tuple[str, ...], Sequence[VariantRun]]
     say: Callable[[str], None]
-
-    @property
-    def left_s(self) -> float: ...
-
-    @property
-    def starts_s(self) -> float: ...
 
     @property
     def compiles_s(self) -> float: ...

@@ -5,31 +5,19 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from profiler_job.jobs.contract.changes import CHANGES
-from profiler_job.jobs.contract.tuning import Tuning
 from profiler_job.jobs.executor.script import CannotStartError
 from profiler_job.jobs.executor.tune_bounds import COMPILING
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, TunedSearch, VariantFailedError
 
 NUM_STEPS, WRITES_S = 14, 5.0
 """Steps of the script that a trace takes, warm-up included, and the time in seconds to write it."""
 
 
-class TracedSearch(Protocol):
+class TracedSearch(TunedSearch, Protocol):
     """What is needed of the search. facts: of the script. shares: of its fastest variant, with its kernels."""
 
-    engine: Engine
-    tuning: Tuning
     facts: dict[str, Any]
     shares: dict[str, Any]
-
-    @property
-    def left_s(self) -> float: ...
-
-    @property
-    def reserve_s(self) -> float: ...
-
-    @property
-    def starts_s(self) -> float: ...
 
     @property
     def current(self) -> tuple[str, ...]: ...
@@ -37,7 +25,7 @@ class TracedSearch(Protocol):
 
 def trace_ends(search: TracedSearch) -> None:
     """Trace a step without changes, and one of the fastest variant, each if there are kernels to show and more time is
-    left than the search needs. A trace that fails is no reason for the search to."""
+    left than the search needs. If a trace fails, the search goes on."""
     if search.tuning.base is None or not search.shares.get("kernels"):
         return
     for changes in dict.fromkeys(((), search.current)):

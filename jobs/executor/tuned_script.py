@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
 from profiler_job.jobs.contract.errors import ProfilerError
-from profiler_job.jobs.contract.tuning import Accumulation
+from profiler_job.jobs.contract.tuning import Accumulation, Tuning
 from profiler_job.jobs.executor.failures import describe_exit
 from profiler_job.jobs.executor.larger_micro_batches import LargerMicroBatches
 from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
@@ -231,6 +231,23 @@ class Engine(Protocol):
 
     def end(self) -> None:
         """End what runs."""
+
+
+class TunedSearch(Protocol):
+    """What every part of a search needs of it. left_s: time of the budget that is left. reserve_s: what the end of the
+    search needs of it. starts_s: what the start of a process takes."""
+
+    engine: Engine
+    tuning: Tuning
+
+    @property
+    def left_s(self) -> float: ...
+
+    @property
+    def reserve_s(self) -> float: ...
+
+    @property
+    def starts_s(self) -> float: ...
 
 
 def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = math.inf) -> VariantRun:

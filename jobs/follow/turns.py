@@ -62,7 +62,7 @@ LAUNCHED_S, MOST_LAUNCHED = 0.5, 10
 """How long steps are timed, and launched phase by phase, as far as so many of them are enough: of two steps at one
 moment the CPU took from 13 to 21 ms for the same backward pass."""
 IS_BEHIND = 0.9
-"""A phase that is launched in so much of its time or less if the GPU never has work waiting was held up by the GPU."""
+"""Part of the time of a phase. If launches take no more once the GPU may catch up, it held them up."""
 
 
 class TurnsFollower(Follower):

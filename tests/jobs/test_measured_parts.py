@@ -1,6 +1,7 @@
 """A script that runs answers with the calls of one of its steps, and with the times of parts."""
 
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,14 +23,24 @@ while True:
 """
 
 
+@contextmanager
+def start_turns(folder, source, changes):
+    """A process of a script in which changes take turns."""
+    script = folder / "train.py"
+    script.write_text(source)
+    command, log = [sys.executable, str(script)], folder / "log.txt"
+    turns = TurnsProcess(
+        TunedScript(command=command, folder=folder, log=log, skip=2, steps=2, step="auto", seed=0), changes
+    )
+    try:
+        yield turns
+    finally:
+        turns.end()
+
+
 @pytest.mark.long
 def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "train.py")]
-    log = tmp_path / "log.txt"
-    script = TunedScript(command=command, folder=tmp_path, log=log, skip=2, steps=2, step="auto", seed=0)
-    turns = TurnsProcess(script, ["bf16", "fused_adamw"])
-    try:
+    with start_turns(tmp_path, SCRIPT, ["bf16", "fused_adamw"]) as turns:
         shares = turns.ask({"kind": "profile", "variant": []})
         step = turns.ask({"kind": "calls"}) | {"rows": 32, "factor": 2}
         phases = {phase: [call["op"] for call in step["calls"] if call["phase"] == phase] for phase in shares["issue"]}
@@ -43,8 +54,6 @@ def test_calls_of_a_step_and_times_of_its_parts(tmp_path):
         assert larger.low_ns < larger.step_ns < larger.high_ns
         assert all(parts.times.values()), "each part was measured alone"
         assert len(turns.ask({"kind": "calls"})["calls"]) == len(step["calls"]), "and the script goes on as it was"
-    finally:
-        turns.end()
 
 
 NOTES_ORDER = """
@@ -62,18 +71,12 @@ for name, module in list(sys.modules.items()):
 
 def test_launches_are_timed_in_several_steps_before_a_trace_slows_them(tmp_path):
     """After a trace, the CPU took 1.1 to 1.4 times as long for the steps of six scripts."""
-    (tmp_path / "train.py").write_text(NOTES_ORDER.replace('"order"', repr(str(tmp_path / "order"))) + SCRIPT)
-    command = [sys.executable, str(tmp_path / "train.py")]
-    log = tmp_path / "log.txt"
-    script = TunedScript(command=command, folder=tmp_path, log=log, skip=2, steps=2, step="auto", seed=0)
-    turns = TurnsProcess(script, ["bf16"])
-    try:
+    source = NOTES_ORDER.replace('"order"', repr(str(tmp_path / "order"))) + SCRIPT
+    with start_turns(tmp_path, source, ["bf16"]) as turns:
         issue = turns.ask({"kind": "profile", "variant": []})["issue"]
         order = (tmp_path / "order").read_text().split()
         assert order.count("trace") == 1 and order[-1] == "trace" and order.count("launches") > sum(issue.values()) > 2
         assert turns.ask({"kind": "profile", "variant": ["bf16"]})["issue"] == {}, "of the script as it is"
-    finally:
-        turns.end()
 
 
 BEHIND = """
@@ -111,19 +114,13 @@ while True:
 def test_the_time_to_launch_a_phase_leaves_out_what_a_gpu_that_is_behind_takes(tmp_path):
     """Here two launches can wait, and a third takes 100 times as long. On an H200, 1,024 can: backward
     of 16 layers in FP32 was held up, 2.9 ms a layer in place of 1.8."""
-    (tmp_path / "train.py").write_text(BEHIND.replace('"hooks"', repr(str(tmp_path / "hooks"))))
-    command = [sys.executable, str(tmp_path / "train.py")]
-    log = tmp_path / "log.txt"
-    script = TunedScript(command=command, folder=tmp_path, log=log, skip=2, steps=2, step="auto", seed=0)
-    turns = TurnsProcess(script, [])
-    try:
+    source = BEHIND.replace('"hooks"', repr(str(tmp_path / "hooks")))
+    with start_turns(tmp_path, source, []) as turns:
         issue = turns.ask({"kind": "profile", "variant": []})["issue"]
         assert (issue[""], issue["backward"]) == (6, 6), "not 406"
         turns.ask({"kind": "calls"})
         hooks = (tmp_path / "hooks").read_text().splitlines()
         assert {*hooks} == {"0 0", "1 1"} and hooks[-1] == "0 0"
-    finally:
-        turns.end()
 
 
 @pytest.mark.long

@@ -2,14 +2,13 @@
 
 import gzip
 import json
-import sys
 
 import pytest
 
 from profiler_job.jobs.contract.tuning import Outcome, name_trace
-from profiler_job.jobs.executor.tuned_script import TunedScript, TurnsProcess, VariantFailedError
+from profiler_job.jobs.executor.tuned_script import VariantFailedError
 from tests.jobs.simulated_scripts import SimulatedScript, list_ladder, outcomes, search
-from tests.jobs.test_measured_parts import SCRIPT
+from tests.jobs.test_measured_parts import SCRIPT, start_turns
 from tests.waiting import HANGS_S
 
 EFFECTS = {"bf16": 0.5, "compile": 0.4}
@@ -54,12 +53,7 @@ def test_traces_have_other_names():
 
 @pytest.mark.long
 def test_a_process_writes_a_step_with_its_phases_and_one_with_its_modules(tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / "train.py")]
-    log = tmp_path / "log.txt"
-    script = TunedScript(command=command, folder=tmp_path, log=log, skip=2, steps=2, step="auto", seed=0)
-    turns = TurnsProcess(script, ["bf16", "fused_adamw"])
-    try:
+    with start_turns(tmp_path, SCRIPT, ["bf16", "fused_adamw"]) as turns:
         for variant in ([], ["bf16", "fused_adamw"]):
             file = tmp_path / name_trace(variant)
             turns.ask({"kind": "trace", "variant": variant, "file": str(file), "by_module": True}, HANGS_S)
@@ -72,5 +66,3 @@ def test_a_process_writes_a_step_with_its_phases_and_one_with_its_modules(tmp_pa
         turns.ask({"kind": "trace", "variant": [], "file": str(file), "by_module": False}, HANGS_S)
         assert "modules:" not in gzip.decompress(file.read_bytes()).decode()
         assert turns.ask({"kind": "profile", "variant": []}, HANGS_S)["step_ns"] > 0, "and the script goes on"
-    finally:
-        turns.end()
