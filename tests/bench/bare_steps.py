@@ -22,7 +22,8 @@ class BareSteps:
         self.skip, self.steps, self.out = skip, steps, Path(out)
         self.optimizer: Any = None
         self.seen, self.began = 0, 0
-        self.losses: list[Any] = []
+        self.losses: list[list[Any]] = [[]]
+        """Of each step before those that are timed, one for each backward pass."""
         self.called = torch.autograd.backward
 
     def begin(self) -> None:
@@ -32,7 +33,7 @@ class BareSteps:
     def backward(self, tensors: Any, *args: Any, **options: Any) -> Any:
         loss = tensors[0] if isinstance(tensors, (list, tuple)) else tensors
         if loss.numel() == 1 and self.seen < self.skip:
-            self.losses.append(loss.detach().clone())
+            self.losses[-1].append(loss.detach().clone())
         return self.called(tensors, *args, **options)
 
     def end_step(self, optimizer: Any, *_: Any) -> None:
@@ -40,6 +41,7 @@ class BareSteps:
         if optimizer is not self.optimizer:
             return
         self.seen += 1
+        self.losses.append([])
         if self.seen in (self.skip, self.skip + self.steps):
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
@@ -50,7 +52,7 @@ class BareSteps:
                 self.end((now - self.began) / self.steps)
 
     def end(self, step_ns: float) -> None:
-        losses = [float(loss) for loss in self.losses]
+        losses = [sum(map(float, step)) for step in self.losses if step]  # of a step, however many micro-batches it has
         self.out.write_text(json.dumps({"step_ns": step_ns, "losses": losses}), encoding="utf-8")
         sys.stdout.flush()
         os._exit(0)

@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="of the script; it is copied")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--results", type=Path, help="folder that keeps what tune writes (none)")
     parser.add_argument("--budget", type=float, default=4.0, help="of tune, in minutes (4)")
     parser.add_argument("--changes", help="as of tune")
     parser.add_argument("--pairs", type=int, default=3, help="of processes (3)")
@@ -42,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         before, after = (Path(shutil.copytree(args.folder, root / name)) for name in ("before", "after"))
-        tuning = tune(args.script, after, root / "results", args.budget, args.changes)
+        tuning = tune(args.script, after, (args.results or root / "results").absolute(), args.budget, args.changes)
         pairs = [
             [run_alone(args.script, side, args.skip, args.steps) for side in (before, after)] for _ in range(args.pairs)
         ]
