@@ -13,9 +13,12 @@ CASE = ["size", "context_length"]
 
 
 def regimes_of(recordings: list[Any], peaks: dict[str, float], band: Band | None) -> pd.DataFrame:
-    """Training steps by precision, the first recording of a case and precision alone: precision, attention, CASE,
-    run_id, limit (of `step_limits.measure_limits`; missing if unknown), timer_ns and the parts of the step."""
+    """Training steps by precision, with the attention that is recorded first in it, and of a case the first recording
+    alone: precision, attention, CASE, run_id, limit (of `step_limits.measure_limits`; missing if unknown), timer_ns and
+    the parts of the step."""
     rows = pd.concat([_classify_recording(rec, peaks, band) for rec in recordings], ignore_index=True)
+    rows = rows.astype({"precision": str, "attention": str})
+    rows = rows[rows["attention"] == rows.groupby("precision")["attention"].transform("first")]
     return rows.drop_duplicates(["precision", *CASE]).reset_index(drop=True)
 
 

@@ -239,9 +239,8 @@ def place_linear_layers(runs: pd.DataFrame, kernels: pd.DataFrame, peaks: Mappin
 def _has_plain_matmuls(run: Mapping[str, Any]) -> bool:
     """Whether the matmuls of a run under autocast are its linear layers alone, each once over the whole batch: eager
     attention has some in backward, too."""
-    plain = run.get("compile", "off") == "off" and run_grid.micro_batches_of(run) == 1 and run.get("gpus", 1) == 1
-    plain &= str(run["attention"]) != "naive" and bool(PRECISIONS[str(run["precision"])].autocast)
-    return plain and run_grid.has_known_shape(run)
+    is_fused = str(run["attention"]) != "naive" and bool(PRECISIONS[str(run["precision"])].autocast)
+    return is_fused and run_grid.is_eager(run)
 
 
 def draw_roofs(rows: pd.DataFrame, points: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:

@@ -152,6 +152,22 @@ def select_known_shapes(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[pd.Series([has_known_shape(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
 
 
+def select_eager(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that `is_eager`."""
+    return runs[pd.Series([is_eager(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
+
+
+def is_eager(run: Mapping[str, Any]) -> bool:
+    """Whether a run is of the reference Transformer as it is written, not compiled."""
+    return has_known_shape(run) and is_plain(run) and run.get("compile", find_default("compile")) == "off"
+
+
+def is_plain(run: Mapping[str, Any]) -> bool:
+    """Whether a run is on one GPU, with the batch in one piece and all activations kept."""
+    axes = ("accumulation", "checkpointing", "gpus")
+    return all(run.get(axis, find_default(axis)) == find_default(axis) for axis in axes)
+
+
 def shape_of(run: Mapping[str, Any]) -> flops.StepShape:
     """The sizes of a run's model and batch, for the formulas; only for a run that `has_known_shape`."""
     return flops.StepShape(**{name.name: int(run[name.name]) for name in dataclasses.fields(flops.StepShape)})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import kernel_time, run_grid
+from profiler_job.analysis.metrics import kernel_time
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes
 from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32_COMPILED
@@ -17,23 +17,15 @@ STATES = (COMPILED, FP32_COMPILED)
 """The states of compiled steps, the preferred one first."""
 
 
-def select_captured_runs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Select the runs of the reference Transformer in one of STATES, with its usual values, that nsys captured. runs:
-    of `home_cases.list_runs`."""
-    known = run_grid.select_known_shapes(runs)
-    return known[known["state"].isin(STATES) & (known["distance"] == 0)].drop_duplicates("run_id")
-
-
 def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: pd.DataFrame | None) -> Answer:
     """Return how much faster BF16 training steps are if they are compiled, and which compiled runs were captured.
 
-    runs: of `home_cases.list_runs`. captured: the runs of `select_captured_runs` by state. gains: as in
-    `prediction.measured`. num_captured: the captured runs of the first state; num_without_modules: captured runs of
-    whose kernels no module is known.
+    runs: of `home_cases.list_runs`. captured: runs with kernels, by state. gains: as in `prediction.measured`.
+    num_captured: the captured runs of the first of STATES; num_without_modules: captured runs of whose kernels no
+    module is known.
     """
     num_captured = num_with_modules = 0
-    if captured:
-        first = next(iter(captured.values()))
+    if first := next((captured[state] for state in STATES if state in captured), None):
         totals = kernel_time.kernel_totals(first.kernels)
         num_captured, num_with_modules = len(first.runs), totals.loc[totals["module"] != "", "run_id"].nunique()
     steps = _select_gains(runs, gains)

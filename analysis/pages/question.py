@@ -90,10 +90,11 @@ class Question:
 
     letter: names it in code. slug: names its page, and with underscores its template. section, place: where the
     navigation has it. needs: names of the inputs that it reads. answer: its docstring is the specification. study:
-    whose recordings it is about; "" for the main recording, None if it is asked of the main recording and of the same
-    runs in BF16. searched: what a reader may search for who has not read the page. also_as: further templates for the
-    same answer. has_small_tables: whether it reads no operations of the GPU in any recording, and neither rates, bands,
-    losses nor pages of runs, so that a process that is not given them can write its page.
+    whose recordings it is about; "" for the main recording, None if it is asked of the main recording and of
+    steps as people train, eager and compiled. searched: what a reader may search for who has not read the page.
+    also_as: further templates for the same answer. has_small_tables: whether it reads no operations of the GPU in any
+    recording, and neither rates, bands, losses nor pages of runs, so that a process that is not given them can write
+    its page.
     """
 
     letter: str

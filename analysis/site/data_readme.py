@@ -27,7 +27,7 @@ _WHAT = {
     "accumulation": "A batch split into micro-batches.",
     "again": "The runs of the default sweep, recorded a second time.",
     "attention": "Eager against fused attention.",
-    "bf16": "The runs of the default sweep in BF16, with fused attention and fused AdamW.",
+    "bf16": "Steps in BF16, with fused attention and fused AdamW.",
     "generation": "A script that generates text: prefill and decode steps.",
     "gpus": "One GPU against several.",
     "host": "Steps with and without `torch.compile`, each next to its base on one machine.",

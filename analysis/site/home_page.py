@@ -15,11 +15,11 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.combine import select_runs
-from profiler_job.analysis.site.compiled_answers import CompiledAnswers
 from profiler_job.analysis.site.fragments import to_script
 from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
 from profiler_job.analysis.site.run_pages import Screens
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.analysis.site.state_answers import StateAnswers
 from profiler_job.analysis.site.topic_pages import write_topic
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
@@ -46,14 +46,15 @@ def write_home(
     studies: Mapping[str, store.Recording],
     run_pages: RunPages,
     gains: pd.DataFrame | None,
-    compiled: CompiledAnswers,
+    answered: StateAnswers,
     members: Sequence[Mapping[str, Any]],
     known: Screens,
     **pages: Any,
 ) -> None:
     """Write the home page, a file of each case, and the page on the anatomy of a step, which shows the first case.
-    run_pages: the pages of all runs; gains: as in `prediction.measured`; members: the questions of ANATOMY,
-    as `list_members` gives them; known: first screens; pages: what else the template needs."""
+    run_pages: the pages of all runs; gains: as in `prediction.measured`; answered: the answers to the questions of
+    ANATOMY for each state; members: these questions, as `list_members` gives them; known: first screens; pages: what
+    else the template needs."""
     recordings = list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
     screens = _describe_screens(recordings, cases, gains, known)
@@ -79,8 +80,8 @@ def write_home(
     words = pages["picker"]["words"] if pages["picker"] else ""
     extra = {"shown": pages["shown"], "words": words, "compiled": None}
     if home_cases.COMPILED in names:
-        members = compiled.add_to(members)
-        extra["compiled"] = {"note": compiled.note, "place": names.index(home_cases.COMPILED) + 1}
+        extra["compiled"] = {"note": answered.note, "place": names.index(home_cases.COMPILED) + 1}
+    members = answered.add_to(members, names)
     states = [state | {"link": _lead_up(state["link"])} for state in pages["states"]]
     write_topic(site, ANATOMY, "anatomy.md", members, names, states=states, **extra)
 

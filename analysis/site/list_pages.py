@@ -27,7 +27,8 @@ from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.site import command_reference
-from profiler_job.analysis.site.combine import join_tables
+from profiler_job.analysis.site.combine import join_tables, select_runs
+from profiler_job.analysis.site.old_addresses import write_old_addresses
 from profiler_job.analysis.site.page_context import (
     NOTHING,
     RunPages,
@@ -38,7 +39,7 @@ from profiler_job.analysis.site.page_context import (
     name_sections_page,
 )
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.studies import BF16, LADDER, LOSSES, NO_PLAIN_STEPS
+from profiler_job.jobs.contract.studies import LADDER, LOSSES, NO_PLAIN_STEPS, TRAINED
 
 
 def write_lists(
@@ -52,14 +53,20 @@ def write_lists(
     measured_in = describe_conditions(rec)
     listed = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price)
     site.write("report/runs.md", "run_list.md", listed, **measured_in)
-    linked = [rec, *(studies[name] for name in (BF16,) if name in studies)]
+    linked = [rec, *(_select_eager(studies[name]) for name in (TRAINED,) if name in studies)]
     names = kernel_glossary.answer([of.kernels for of in linked])
     of_both = describe_conditions(replace(rec, runs=join_tables([of.runs for of in linked])))
     site.write("report/kernels.md", "kernel_glossary.md", names, **of_both)
     calls = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api, rec.memops)
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", calls, **measured_in)
+    write_old_addresses(site, studies)
     about = data_page.answer(store.dictionary(), downloads)
     site.write("report/data.md", "data_page.md", about)
+
+
+def _select_eager(rec: store.Recording) -> store.Recording:
+    """`rec` without kernels that a compiler wrote."""
+    return select_runs(rec, [*run_grid.select_eager(rec.runs)["run_id"].astype(str)])
 
 
 def write_tested(site: Site, measured: Path) -> None:

@@ -57,6 +57,11 @@ def describe_question_conditions(rec: store.Recording) -> dict[str, Any]:
     return environment.conditions(rec.runs) | {"machines": environment.machines(rec.runs, rec.processes, rec.telemetry)}
 
 
+def name_precisions(rec: store.Recording) -> str:
+    """Name the state of the runs of a recording of a sweep: `FP32`."""
+    return " / ".join(sorted(rec.runs["precision"].astype(str).str.upper().unique()))
+
+
 def describe_version(manifest: Mapping[str, Any]) -> dict[str, str]:
     """What names a recording: its name, its date, and the commit of the program that made it."""
     date_of = str(manifest.get("recorded_to") or "")[:10]

@@ -1,7 +1,6 @@
 """The pages of questions and studies, the home page and the reconciliation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.pages import home_cases, telemetry, token_costs
+from profiler_job.analysis.pages import telemetry, token_costs
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.script_answers import answer_script
@@ -22,7 +21,6 @@ from profiler_job.analysis.render.text import file_name, plain
 from profiler_job.analysis.render.timeline import pack
 from profiler_job.analysis.show.wait_stacks import draw_stacks, format_stacks
 from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
-from profiler_job.analysis.site.compiled_answers import answer_compiled
 from profiler_job.analysis.site.home_page import list_recordings, write_home
 from profiler_job.analysis.site.methods_page import TrustSection, render_section
 from profiler_job.analysis.site.page_context import (
@@ -35,13 +33,15 @@ from profiler_job.analysis.site.page_context import (
     identify_runs,
     make_site,
     make_site_of_study,
+    name_precisions,
 )
 from profiler_job.analysis.site.run_pages import Screens
 from profiler_job.analysis.site.site_writer import Site
+from profiler_job.analysis.site.state_answers import answer_states
 from profiler_job.analysis.site.topic_pages import list_members, render_in_topics, write_topic
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
-from profiler_job.jobs.contract.studies import AGAIN, BF16
+from profiler_job.jobs.contract.studies import AGAIN
 
 ALSO = {"clocks": "How do the clocks differ?"}
 """What the further templates of a question answer."""
@@ -73,23 +73,20 @@ def write_questions(
     for study, studied in studies.items():
         run_pages |= find_run_pages(study, studied, known)
     bands = bands or choose_bands(rec, studies.get(AGAIN))
-    twin = _find_twin(site, rec, studies, known)
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
-    compiled = answer_compiled(site, list_recordings(rec, studies), gains, bands)
+    states = answer_states(site, list_recordings(rec, studies), gains, bands, run_pages)
 
     def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
-        slugs = {_name_state(rec): question.slug}
-        slugs |= {home_cases.BF16: twin.name(question)} if twin else {}
-        if page := compiled.pages.get(question.letter):
-            slugs |= {page.label: page.slug}
-            page.write(**_words_of_state(question, page.label, slugs))
-        of_twin = twin.write(question, bands, slugs) if twin else {}
+        pages = states.pages.get(question.letter, ())
+        slugs = {name_precisions(rec): question.slug} | {page.label: page.slug for page in pages}
+        for page in pages:
+            page.write(title=question.title, searched=[], state=page.label, switch=_link_others(slugs, page.slug))
         for name in question.also_as:
             site.write(f"report/{name}.md", f"{name}.md", answer, conditions=describe_question_conditions(rec))
             trusted.append(render_section(site, ALSO[name], name, f"{name}.md", answer))
-        return _write_question(site, question, answer, rec, switch=_link_others(slugs, question.slug)) | of_twin
+        return _write_question(site, question, answer, rec, switch=_link_others(slugs, question.slug))
 
     def write_page_of_study(question: Question) -> dict[str, Any]:
         if question.letter in written:
@@ -117,7 +114,7 @@ def write_questions(
     site.write("report/reconciliation.md", "reconciliation.md", checked, **describe_conditions(rec))
     agreement = site.block("index.md", "reconciliation.md", checked, "verdict")
     pages = {"sections": group_by_section(said), "agreement": agreement, "compared": compared}
-    write_home(site, rec, studies, run_pages, gains, compiled, list_members(ANATOMY, said), find_screens(), **pages)
+    write_home(site, rec, studies, run_pages, gains, states, list_members(ANATOMY, said), find_screens(), **pages)
     members = list_members(METHODS, said)
     return site, [
         *(TrustSection(member["title"], member["slug"], member["answers"][0].part) for member in members),
@@ -147,46 +144,6 @@ def write_small_study(
     result as in `write_study`."""
     given = Inputs(recording=studies[question.study or ""], main=rec, studies=studies)
     return write_study(make_site(rec, docs), question, given, known, price)
-
-
-def _find_twin(
-    site: Site, rec: store.Recording, studies: Mapping[str, store.Recording], known: RunPages
-) -> "_Twin | None":
-    """Find the recording in BF16 that pages compare with `rec`."""
-    if BF16 not in studies:
-        return None
-    own = make_site_of_study(site, BF16, studies[BF16], rec.runs, known)
-    return _Twin(studies[BF16], replace(own, run_links={}))  # as many rows as `rec`'s: with links pages are too large
-
-
-@dataclass(frozen=True)
-class _Twin:
-    """The runs of the main recording as people train today, which the same questions are asked about."""
-
-    rec: store.Recording
-    site: Site
-
-    def name(self, question: Question) -> str:
-        """The slug of the page of a question."""
-        return f"bf16-{question.slug}"
-
-    def write(self, question: Question, bands: Bands, slugs: Mapping[str, str]) -> dict[str, Any]:
-        """Write the page of a question of the twin; gives its parts of topics. slugs: as `_link_others` takes them."""
-        answer = ask(question, self.rec, bands=bands)
-        words = _words_of_state(question, home_cases.BF16, slugs)
-        conditions = describe_question_conditions(self.rec)
-        self.site.write(f"report/{self.name(question)}.md", question.template, answer, **words, conditions=conditions)
-        return {"twin": {"parts": render_in_topics(self.site, question, question.template, answer)}}
-
-
-def _words_of_state(question: Question, state: str, slugs: Mapping[str, str]) -> dict[str, Any]:
-    """The head of a question's answer in a state. slugs: as `_link_others` takes them."""
-    return {"title": question.title, "searched": [], "state": state, "switch": _link_others(slugs, slugs[state])}
-
-
-def _name_state(rec: store.Recording) -> str:
-    """Name the state of the runs of the main recording: `FP32`."""
-    return " / ".join(sorted(rec.runs["precision"].astype(str).str.upper().unique()))
 
 
 def _link_others(slugs: Mapping[str, str], shown: str) -> dict[str, str]:

@@ -37,17 +37,11 @@ def render_in_topic(site: Site, topic: Topic, question: Question, template: str,
 
 def list_members(topic: Topic, entries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """List the questions of a topic, as its template takes them, each with its `letter` and the `answers` that its page
-    has of it: one, or of FP32 and of BF16. entries: of questions by letter, with title, slug, `parts` (of
-    `render_in_topics`) and, if BF16 is recorded, `twin` with its parts."""
-    members = []
-    for letter in topic.letters:
-        entry = entries[letter]
-        answers = [StateAnswer("", "", entry["parts"][topic.slug])]
-        if "twin" in entry and not topic.has_figures:
-            twin = entry["twin"]["parts"][topic.slug]
-            answers = [StateAnswer("FP32", "FP32", answers[0].part), StateAnswer("BF16", "BF16", twin)]
-        members.append({**entry, "letter": letter, "answers": answers})
-    return members
+    has of it: one. entries: of questions by letter, with title, slug and `parts` (of `render_in_topics`)."""
+    return [
+        {**entries[letter], "letter": letter, "answers": [StateAnswer("", "", entries[letter]["parts"][topic.slug])]}
+        for letter in topic.letters
+    ]
 
 
 def write_topic(

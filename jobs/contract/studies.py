@@ -26,9 +26,6 @@ Study = Literal[
 AGAIN = "again"
 """The study that measures the runs of the default sweep once more."""
 
-BF16 = "bf16"
-"""The study that measures the runs of the default sweep as people train today: BF16, fused attention, fused AdamW."""
-
 GENERATION = "generation"
 """The study of scripts that generate text: prefill and decode steps."""
 
@@ -43,6 +40,10 @@ LADDER = "prediction"
 
 LOSSES = "losses"
 """The study of what changes do to the loss; its times are not reported."""
+
+TRAINED = "trained"
+"""The study of steps as people train: BF16, fused attention, fused AdamW, eager and compiled by turns. Without it, the
+BF16 answers are of any runs with these settings, such as those of "bf16", which a sweep of earlier versions had."""
 
 NO_PLAIN_STEPS = (LOSSES, GENERATION)
 """Studies whose times are not those of plain steps, so that they stand in no list with them."""

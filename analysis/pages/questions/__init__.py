@@ -19,7 +19,7 @@ def load_questions() -> list[Question]:
 
 ALL_QUESTIONS = {question.letter: question for question in load_questions()}
 QUESTIONS = {letter: question for letter, question in ALL_QUESTIONS.items() if question.study is None}
-"""Those that are asked of the main recording, and of the same runs in BF16."""
+"""Those that are asked of the main recording, and of steps as people train, eager and compiled."""
 STUDIES = {letter: question for letter, question in ALL_QUESTIONS.items() if question.study is not None}
 
 

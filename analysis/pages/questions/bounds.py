@@ -1,7 +1,7 @@
 """(h) What limits a step: compute, memory or the CPU?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -24,7 +24,7 @@ from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import BF16
+from profiler_job.jobs.contract.studies import TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
@@ -135,9 +135,9 @@ def _frames(
 
 
 def _place_in_bf16(studies: Mapping[str, Any], peaks: Mapping[str, float]) -> pd.DataFrame:
-    if BF16 not in studies:
+    if TRAINED not in studies:
         return pd.DataFrame(columns=["label"])
-    return roofline.place_linear_layers(studies[BF16].runs, studies[BF16].kernels, peaks)
+    return roofline.place_linear_layers(studies[TRAINED].runs, studies[TRAINED].kernels, peaks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +159,15 @@ def _regimes(
 ) -> pd.DataFrame:
     """`regimes.regimes_of` the main recording and those that have its cases in another precision; leads_to: the page of
     the run, "" where it has none."""
-    recorded = [main, *(studies[name] for name in (BF16, PRECISION) if name in studies)]
+    recorded = [main, *(_select_batch(studies[name], main) for name in (TRAINED, PRECISION) if name in studies)]
     rows = regimes.regimes_of(recorded, peaks, band)
     return rows.assign(leads_to=rows["run_id"].map(run_grid.page_by_id(recorded, run_pages)))
+
+
+def _select_batch(rec: Any, main: _Main) -> Any:
+    """The recording `rec` with its eager runs of the batch of `main`."""
+    runs = run_grid.select_eager(rec.runs)
+    return replace(rec, runs=runs[runs["batch_size"].isin(main.runs["batch_size"])])
 
 
 def _count_recordings(

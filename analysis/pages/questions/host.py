@@ -39,7 +39,7 @@ def answer(given: Inputs) -> Answer:
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
     the same case; a variant is faster or slower only measurably, by the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
-    is asked for the same causes in every training step of the grid, and, as its twin in BF16 among the `studies`, for
+    is asked for the same causes in every training step of the grid, and, as steps of the study TRAINED, for
     deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
     """
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.api)

@@ -1,7 +1,7 @@
 """What the page of the host is made of: runs, pairs of them and cases, from the tables of a recording."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
-from profiler_job.jobs.contract.studies import BF16
+from profiler_job.jobs.contract.studies import TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
@@ -49,7 +49,8 @@ class HostData:
     grid: pd.DataFrame
     """The training steps of the main recording, and the columns that name a case there."""
     depth: pd.DataFrame
-    """Models with more layers and fewer parameters next to others: `depth.pairs` of the main recording and its twin."""
+    """Models with more layers and fewer parameters next to others: `depth.pairs` of the main recording, and of steps as
+    people train."""
     models: pd.DataFrame
     """The runs of these pairs: `depth.list_steps_by_depth`."""
 
@@ -67,7 +68,9 @@ def gather_data(
 ) -> HostData:
     band = bands.wall if bands else None
     models = [
-        depth.list_steps_by_depth(rec, band) for rec in (main, studies.get(BF16)) if rec is not None and len(rec.runs)
+        depth.list_steps_by_depth(replace(rec, runs=run_grid.select_eager(rec.runs)), band)
+        for rec in (main, studies.get(TRAINED))
+        if rec is not None and len(rec.runs)
     ]
     paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]

@@ -13,26 +13,26 @@ from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
-from profiler_job.jobs.contract.studies import BF16
+from profiler_job.jobs.contract.studies import TRAINED
 
-STUDY = BF16
+STUDY = TRAINED
 
 GEMM = "gemm"
 MAIN, FUSED = "main", "bf16"
 SIDES = {MAIN: "FP32", FUSED: "BF16"}
 CASE = ["size", "context_length"]
-SAME = [*CASE, "mode", "num_parameters", "batch_size"]
-"""What a run shares with its twin in the main recording."""
+SAME = [*CASE, "num_parameters", "batch_size"]
+"""What two steps have in common that are compared."""
 
 
 def answer(given: Inputs) -> Answer:
-    """Each run of `main`, the first recording, against its twin: the same model, context and mode as people train them
-    today.
+    """Training steps of `main`, the first recording, against those of the same model, context and batch as people train
+    them today, not compiled.
 
     Of both sides, by the same functions: the unprofiled step (median over steps), the part of it in which the GPU is
-    busy, kernel time by family, and the optimizer's part of it. `speedup` is the step of the main recording over that
-    of its twin. Two steps differ measurably, by the noise band of wall times (`bands`); without one, where their ranges
-    over steps do not overlap.
+    busy, kernel time by family, and the optimizer's part of it. `speedup` is the step of the main recording over the
+    other. Two steps differ measurably, by the noise band of wall times (`bands`); without one, where their ranges over
+    steps do not overlap.
     """
     frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.main, given.bands)
     return assemble({"noise": noise_of(given.bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))
@@ -53,10 +53,8 @@ QUESTION = Question(
 
 @dataclass(frozen=True, kw_only=True)
 class Bf16Data:
-    table: pd.DataFrame
-    """Runs that both have: columns of the main recording (main_*) and of the twin (bf16_*), and how they differ."""
     training: pd.DataFrame
-    """The training steps of these."""
+    """Steps that both have: columns of the main recording (main_*) and of the other (bf16_*), and how they differ."""
     families: pd.DataFrame
     """Share of each family in the kernel time of a training step, on either side (`precision`)."""
     order: list[str]
@@ -70,20 +68,19 @@ def _frames(
     measured[FUSED] = _measure_runs(runs, steps, kernels, memops)
     sides = [of.rename(columns={name: f"{side}_{name}" for name in of if name not in SAME})
              for side, of in measured.items()]  # fmt: skip
-    table = sides[0].merge(sides[1], on=SAME)
-    table["speedup"] = table["main_ns"] / table["bf16_ns"]
-    table["gemm_change"] = table["bf16_gemm"] - table["main_gemm"]
-    table["differs"] = differences.differ(table, FUSED, MAIN, bands.wall if bands else None)
-    table["quotable"] = mark_quotable(table["differs"], table["main_steady"], table["bf16_steady"])
-    training = table[table["mode"] == modes.MODES[-1]].reset_index(drop=True)
+    training = sides[0].merge(sides[1], on=SAME)
+    training["speedup"] = training["main_ns"] / training["bf16_ns"]
+    training["gemm_change"] = training["bf16_gemm"] - training["main_gemm"]
+    training["differs"] = differences.differ(training, FUSED, MAIN, bands.wall if bands else None)
+    training["quotable"] = mark_quotable(training["differs"], training["main_steady"], training["bf16_steady"])
     totals = {MAIN: kernel_time.kernel_totals(main.kernels), FUSED: kernel_time.kernel_totals(kernels)}
     families = pd.concat([_families(training, totals[side], side) for side in SIDES], ignore_index=True)
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
-    return Bf16Data(table=table, training=training, families=families, order=order)
+    return Bf16Data(training=training, families=families, order=order)
 
 
 def _claims(frames: Bf16Data) -> list[Claim]:
-    table, training = frames.table, frames.training
+    training = frames.training
     faster = training[training["differs"] & (training["speedup"] > 1)]
     of_both = training[["main_gemm", "bf16_gemm"]].notna().all(axis=1)
     return [
@@ -95,7 +92,6 @@ def _claims(frames: Bf16Data) -> list[Claim]:
         Claim("leader", frames.families, facts=_leaders),
         Claim("optimizer", training, facts=lambda rows: {side: span(rows[f"{side}_in_optimizer"]) for side in SIDES}),
         Claim("busy", training, facts=lambda rows: {side: extremes(f"{side}_busy_share")(rows) for side in SIDES}),
-        Claim("all_modes", table[table["quotable"]], facts=lambda rows: {"of": _group_by_mode(rows)}),
     ]
 
 
@@ -112,22 +108,9 @@ def _tables(frames: Bf16Data) -> list[Table]:
         Column("main_busy_share", "GPU busy, FP32", "share"),
         Column("bf16_busy_share", "BF16", "share"),
     )
-    others = frames.table[frames.table["mode"] != modes.MODES[-1]]
     return [
         Table("training", "A training step, FP32 against BF16", (*case, *columns), frames.training),
         *_table_of_processes(frames.training),
-        Table(
-            "others",
-            "The other modes",
-            (*case, Column("mode", "mode"), *(column for column in columns if "optimizer" not in column.key)),
-            others.sort_values("mode", kind="stable"),
-        ),
-        Table(
-            "longest",
-            "A training step at the longest context",
-            (*case, *columns[:5]),
-            _select_longest(frames.training),
-        ),
     ]
 
 
@@ -185,12 +168,12 @@ def _title_of(families: pd.DataFrame) -> str:
 
 
 def _measure_runs(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    """What a recording measured of each finished run: SAME, run_id, the unprofiled step (ns, min_ns, max_ns, n, and
-    `parts`, how long the GPU waits in it; of_processes_ns with its interval; steady: whether its processes agree),
-    busy_share, kernel_ns, and of this the
-    shares of GEMMs (gemm) and of the optimizer (in_optimizer)."""
-    ok = run_grid.select_measured_runs(runs)
-    ok = ok.astype({name: str for name in ("run_id", "size", "mode")})[["run_id", *SAME]]
+    """Measure each finished training step of a recording that is not compiled: SAME, run_id, the
+    unprofiled step (ns, min_ns, max_ns, n, and `parts`, how long the GPU waits in it; of_processes_ns with its
+    interval; steady: whether its processes agree), busy_share, kernel_ns, and of this the shares of GEMMs (gemm) and of
+    the optimizer (in_optimizer)."""
+    ok = run_grid.select_eager(run_grid.select_measured_runs(runs))
+    ok = ok[ok["mode"].astype(str) == modes.MODES[-1]].astype({"run_id": str, "size": str})[["run_id", *SAME]]
     times = timing.host_times(steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP].drop(columns="phase")
     times = times.rename(columns=lambda name: name.removeprefix("step_"))
@@ -235,11 +218,3 @@ def _leaders(rows: pd.DataFrame) -> dict[str, Any]:
         counts = top["family"].value_counts()
         leaders[side] = {"family": counts.index[0], "num": int(counts.iloc[0]), "num_all": len(top)}
     return leaders
-
-
-def _group_by_mode(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {"mode": mode, "speedup": span(rows.loc[rows["mode"] == mode, "speedup"])}
-        for mode in modes.MODES
-        if (rows["mode"] == mode).any()
-    ]

@@ -31,14 +31,13 @@ from profiler_job.analysis.pages.questions.ladder_single import (
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
-from profiler_job.jobs.contract.studies import BF16, HOST, LADDER
+from profiler_job.jobs.contract.studies import HOST, LADDER
+from profiler_job.jobs.contract.studies import TRAINED as AS_TRAINED
 
 STUDY = LADDER
 MODE = "train_step"
-ALSO = ("precision", "optimizer", BF16)
-"""Studies that hold further rungs."""
-READS = (STUDY, *ALSO, HOST)
-"""Studies whose runs have rows here, in addition to the main recording."""
+HOLDS = (AS_TRAINED, STUDY, "precision", "optimizer", "accumulation")
+"""Studies that hold rungs, those that measured several of a case by turns first."""
 MULTIPLE = 64
 """Of this a padded vocabulary is one."""
 VOCABULARY, AS_IS, PADDED = "vocabulary", "as it is", "padded"
@@ -161,7 +160,7 @@ def _frames(
     bands: Bands | None,
     losses: Any,
 ) -> LadderData:
-    measured = _measure_steps([main, *(studies[name] for name in (STUDY, *ALSO) if name in studies)])
+    measured = _measure_steps([main, *(studies[name] for name in HOLDS if name in studies)])
     measured = trained_losses.join_losses(measured, losses)
     rounds = pd.concat([list_rounds(rec.steps, rec.processes) for rec in (main, *studies.values())], ignore_index=True)
     cases = {*map(tuple, main.runs[[*CASE, "batch_size"]].astype(str).to_numpy())}
@@ -188,7 +187,8 @@ def _frames(
     before = rungs.groupby(CASE, sort=False)[["run_id", *COMPARED]].shift()
     turns = compare_with_base(rungs["run_id"], before.pop("run_id"), rounds)
     is_turned = turns["times_as_fast"].notna()
-    rungs["gain"] = prefer_turns(turns, rungs["ns"], before["ns"]) / rungs["ns"]
+    gain = prefer_turns(turns, rungs["ns"], before["ns"]) / rungs["ns"]
+    rungs["gain"] = gain.where(_is_one_change(rungs))
     of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0).mask(is_turned, 1.0)
     rungs["slower_host"] = 1 / of_host
     rungs["at_least"] = turns["low"].fillna(rungs["gain"] / of_host.clip(lower=1))
@@ -196,6 +196,12 @@ def _frames(
     of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
     rungs["differs"] = (_differ(rungs, before, bands) & of_changes).mask(is_turned, turns["differs"])
     return LadderData(rungs=rungs, alone=alone)
+
+
+def _is_one_change(rungs: pd.DataFrame) -> pd.Series:
+    """Whether each rung sets one axis more than the one before it: where one is missing, they differ by two changes."""
+    before = rungs.groupby(CASE, sort=False)[AXES].shift()
+    return (rungs[AXES].astype(str) != before.astype(str)).sum(axis=1) == 1
 
 
 def _is_plain(measured: pd.DataFrame) -> pd.Series:
@@ -221,16 +227,17 @@ def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd
 
 
 def _measure_steps(recordings: Iterable[Any]) -> pd.DataFrame:
-    """Each training step of the reference model and of models of Hugging Face that was measured, the first of those
-    that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases in which
-    the CPU issues work until they end) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules,
+    """Each plain training step of the reference model and of models of Hugging Face that was measured, the first of
+    those that have one run id: CASE, AXES, batch_size, workload, run_id, ns, min_ns, max_ns, parts (of this, phases in
+    which the CPU issues work until they end) and host_limited, the same as a share, tokens_per_s, peak_bytes, joules,
     host_ratio (a loop of plain Python over the loop of the fastest process on such a CPU), and the losses that the run
     compared itself."""
     tables: dict[str, list[pd.DataFrame]] = {}
     seen: set[str] = set()
     for rec in recordings:
         ok = run_grid.select_measured_runs(rec.runs)
-        ok = ok[ok["workload"].astype(str).isin([run_grid.REFERENCE, HUGGING_FACE])]
+        is_plain = pd.Series([run_grid.is_plain(run) for run in ok.to_dict("records")], index=ok.index, dtype=bool)
+        ok = ok[ok["workload"].astype(str).isin([run_grid.REFERENCE, HUGGING_FACE]) & is_plain]
         ok = ok.astype({"run_id": str})[(ok["mode"].astype(str) == MODE) & ~ok["run_id"].astype(str).isin(seen)]
         seen |= {*ok["run_id"]}
         for name in ("runs", "steps", "processes", "telemetry", "figures", "memory"):
@@ -335,7 +342,8 @@ def _claims(frames: LadderData) -> list[Claim]:
     above, top = frames.above, _top(frames.above)
     quotable = top[top["quotable"]]
     best = take_best(select_common(frames.alone))
-    of_rung = {name: above[above["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
+    gained = above.dropna(subset=["gain"])
+    of_rung = {name: gained[gained["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     return [
         Claim("together", _select_complete(quotable), facts=lambda rows: _describe_top(rows, quotable)),
         Claim(
@@ -357,8 +365,8 @@ def _claims(frames: LadderData) -> list[Claim]:
         Claim("by_host", _select_slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
             "gains",
-            _select_faster(above),
-            facts=count_all(above, lambda rows: _count_by_step(rows, above)),
+            _select_faster(gained),
+            facts=count_all(gained, lambda rows: _count_by_step(rows, gained)),
         ),
         Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
         Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
