@@ -250,7 +250,7 @@ ENERGY = Band(
     ratio=3.54813389234,
     factor=2.31261782740,
     num_pairs=360,
-    source="h200-fp32 and h200-bf16 (3 processes of each of 120 runs)",
+    source="h200-fp32 and the same runs in BF16 (3 processes of each of 120 runs)",
 )
 """Difference in energy between two processes of one run. It exceeds what three of them show: two may have run on one
-GPU and the third on another. In J, of the energy and of the energy of waiting (a test fits it again)."""
+GPU and the third on another. In J, of the energy and of the energy of waiting. The runs in BF16 are no longer kept."""

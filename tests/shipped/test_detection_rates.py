@@ -25,7 +25,7 @@ def test_the_smallest_change_seen_is_found_nine_times_out_of_ten():
     assert np.mean(found) >= 0.9
 
 
-@pytest.mark.parametrize(("limit", "name", "part"), [("the GPU", "h200-fp32", 0.75), ("the CPU", "h200-bf16", 0.5)])
+@pytest.mark.parametrize(("limit", "name", "part"), [("the GPU", "h200-fp32", 0.75), ("the CPU", "accumulation", 0.5)])
 def test_simulated_steps_spread_as_shipped_ones(limit, name, part):
     steps = side(name).steps
     steps = steps[(steps["collector"].astype(str) == "timer") & (steps["phase"].astype(str) == "step")]

@@ -15,7 +15,7 @@ from tests.shipped.recordings import RECORDINGS
 
 pytestmark = pytest.mark.long
 
-MAIN = [path for path in RECORDINGS if path.name in ("h200-fp32", "h200-bf16", "gpus", "compile")]
+MAIN = [path for path in RECORDINGS if path.name in ("h200-fp32", "trained_2", "gpus", "compile")]
 CHANGED = [path for path in RECORDINGS if path.name in ("h200-fp32", "compile", "compile_gpt2", "precision", "gpus")]
 
 

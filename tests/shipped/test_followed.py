@@ -7,7 +7,7 @@ from profiler_job.jobs.contract import ranges
 from tests.recording.test_followed_sweep import record
 from tests.shipped.recordings import locate
 
-SHIPPED = locate("h200-bf16")
+SHIPPED = locate("trained_6")
 
 
 def test_with_autograds_own_threads_each_kernel_has_the_same_module(tmp_path):

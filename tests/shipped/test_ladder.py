@@ -34,7 +34,7 @@ def shipped():
     of_study = {}
     for folder in write_site.recordings_in(DATA):
         study = store.read_manifest(folder).get("study", "")
-        if study in ("", LOSSES, ladder.STUDY, ladder.HOST, *ladder.ALSO):
+        if study in ("", LOSSES, ladder.STUDY, ladder.HOST, *ladder.HOLDS):
             rec = store.load(folder) if study == ladder.HOST else load_timed(folder)
             of_study.setdefault(study, []).append(rec)
     studies = {study: combine.join_recordings(parts) for study, parts in of_study.items()}

@@ -1,6 +1,6 @@
 """Shipped recordings whose tables were exchanged or scaled breach a check, where frozen runs are too small or few."""
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -18,10 +18,9 @@ def test_copies_that_are_faster_than_memory_are_seen():
     assert {"gemm_rate", "mfu", "copy_rate"} <= breaches(scaled(two, 0.4, "steps", "kernels", "memops"))
 
 
-@pytest.mark.parametrize("name", ["h200-bf16", "attention_bf16"])
-def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(name):
+def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run():
     """Neighbours of one size and mode, which differ in either: `gemm_rate` knows the FLOPs of eager attention alone."""
-    fused = store.load(locate(name))
+    fused = store.load(locate("attention_bf16"))
     runs = fused.runs.astype({"run_id": str, "size": str, "mode": str, "attention": str})
     groups = runs[runs["attention"] != "naive"].groupby(["size", "mode"])["run_id"]
     pairs = [pair for _, ids in groups for pair in pairwise(ids)]
@@ -30,12 +29,21 @@ def test_tables_of_another_context_or_backend_are_no_tables_of_a_fused_run(name)
         assert {"embedded_tokens", "fused_backend"} & seen, pair
 
 
-@pytest.mark.parametrize(
-    ("name", "run_id"), [("h200-fp32", "{}-ctx{}-fp32-naive-{}"), ("h200-bf16", "{}-ctx{}-bf16-sdpa-{}-adamw_fused")]
-)
-def test_any_two_runs_that_are_exchanged_breach_a_check(name, run_id):
+SMALL_AND_MEDIUM = [("small", 128), ("small", 256), ("medium", 512), ("medium", 1024)]
+
+
+def test_any_two_runs_that_are_exchanged_breach_a_check():
     """Whatever their order of size."""
-    cases = [("small", 128), ("small", 256), ("medium", 512), ("medium", 1024)]
-    several = only(store.load(locate(name)), [run_id.format(*case, mode) for case in cases for mode in MODES])
-    pairs = [(run_id.format(*first), run_id.format(*second)) for first, second in list_exchanged(cases)]
+    run_id = "{}-ctx{}-fp32-naive-{}"
+    ids = [run_id.format(*case, mode) for case in SMALL_AND_MEDIUM for mode in MODES]
+    several = only(store.load(locate("h200-fp32")), ids)
+    pairs = [(run_id.format(*first), run_id.format(*second)) for first, second in list_exchanged(SMALL_AND_MEDIUM)]
+    assert not [pair for pair, seen in breaches_of_pairs(several, pairs) if not seen]
+
+
+def test_any_two_steps_as_people_train_that_are_exchanged_breach_a_check():
+    run_id = "{}-ctx{}-bf16-sdpa-train_step-adamw_fused"
+    ids = [run_id.format(size, context) for size in ("small", "large") for context in (2048, 4096)]
+    several = only(store.load(locate("trained_4")), ids)
+    pairs = [*permutations(ids, 2)]
     assert not [pair for pair, seen in breaches_of_pairs(several, pairs) if not seen]

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from profiler_job.analysis.metrics import depth, differences, timing
+from profiler_job.analysis.metrics import differences, timing
 from profiler_job.analysis.metrics.timing import select_steps
 from profiler_job.analysis.pages import cuda_calls, environment, run_list
 from profiler_job.analysis.pages.questions import (
@@ -70,19 +70,6 @@ def test_half_a_microsecond_of_44_ms_is_no_gain(ask):
         "forward": 2,
         "train_step": 0,
     }
-
-
-def test_a_deeper_model_of_fewer_parameters_is_slower_where_the_host_is_the_limit(main, bands):
-    twin = store.load(locate("h200-bf16"))
-    rows = depth.pairs(depth.list_steps_by_depth(twin, bands.wall), bands.wall)
-    assert (len(rows), rows["slower"].sum(), rows["apart"].sum()) == (24, 11, 4)
-    assert rows["differs"].sum() == 5, "the band between recordings is wide where the GPU waits"
-    apart = rows[rows["apart"] | rows["differs"]]
-    assert (apart["deep_launches"] > apart["wide_launches"]).all()
-    assert (apart["deep_launch_wait"] > apart["wide_launch_wait"]).all()
-    assert not depth.pairs(depth.list_steps_by_depth(main, bands.wall), bands.wall)["slower"].any(), (
-        "in FP32 kernels take longer"
-    )
 
 
 def test_65_00_ms_are_as_fast_as_65_00_ms(ask):

@@ -39,11 +39,10 @@ def answer(given: Inputs) -> Answer:
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
     the same case; a variant is faster or slower only measurably, by the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
-    is asked for the same causes in every training step of the grid, and, as steps of the study TRAINED, for
-    deeper models of fewer parameters that are slower than wider ones (`metrics.depth`).
+    is asked for the same causes in every training step of the grid.
     """
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.api)
-    frames = gather_data(*tables, given.main, given.bands, given.studies)
+    frames = gather_data(*tables, given.main, given.bands)
     charts = _charts(frames)
     facts = _facts(frames, given.runs, given.kernels, charts[1:], given.bands)
     facts["took_turns"] = have_turns(given.steps)
@@ -54,7 +53,7 @@ QUESTION = Question(
     letter="i",
     slug="host",
     title="When does the GPU wait for the host?",
-    needs=("runs", "steps", "processes", "kernels", "memops", "api", "main", "bands", "studies"),
+    needs=("runs", "steps", "processes", "kernels", "memops", "api", "main", "bands"),
     answer=answer,
     section=Section.LIMIT,
     place=2,
@@ -83,7 +82,6 @@ def _claims(frames: HostData, kernels: pd.DataFrame, api: pd.DataFrame) -> list[
         *_claim_waiting(frames),
         *_claim_profiling(frames.captured, kernels, api),
         Claim("grid", frames.grid, lambda rows: (rows["waits_share"] > 0).any(), facts=extremes("waits_share")),
-        *_claims_of_depth(frames.depth),
         Claim(
             "full", _full_queues(frames.grid), lambda rows: rows["operations"].nunique() > 2, facts=_full(frames.grid)
         ),
@@ -124,21 +122,6 @@ def _claim_waiting(frames: HostData) -> list[Claim]:
     ]
 
 
-def _claims_of_depth(pairs: pd.DataFrame) -> list[Claim]:
-    slower = pairs[pairs["apart"].astype(bool)]
-    precisions = pairs.groupby("precision", sort=False) if len(pairs) else []
-    tried = pairs[pairs["precision"].isin(slower["precision"])] if len(slower) else slower
-    never = [of_one for _, of_one in precisions if not of_one["slower"].any()]
-    return [
-        Claim("deeper_slower", slower, many(tried), facts=lambda rows: _find_deeper_slower(rows, tried)),
-        Claim(
-            "deeper_never",
-            pd.concat(never) if len(slower) and never else pairs.head(0),
-            facts=lambda rows: {"precisions": [name.upper() for name in rows["precision"].unique()]},
-        ),
-    ]
-
-
 def _claim_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
     allocations = _allocations(api, captured)
     return [
@@ -173,30 +156,6 @@ def _tables(frames: HostData) -> list[Table]:
             (*case_headings(frames.grid_by, linked=False), *_SHARES, *_AHEAD[:3]),
             frames.grid,
         ),
-        *_tables_of_depth(frames.models),
-    ]
-
-
-def _tables_of_depth(models: pd.DataFrame) -> list[Table]:
-    if not len(models):
-        return [Table("depth", "", (), models)]
-    return [
-        Table(
-            "depth",
-            "Cases in which a deeper model of fewer parameters is slower",
-            (
-                *(Column(name, name) for name in ("precision", "mode")),
-                Column("context_length", "context", "count"),
-                Column("size", "model"),
-                Column("num_layers", "layers", "count"),
-                Column("d_model", "width", "count"),
-                Column("launches", "kernels", "count"),
-                Column("busy_ns", "GPU busy", "ms"),
-                spread_column("timer", "step"),
-                Column("launch_wait", "waits", "share"),
-            ),
-            models,
-        )
     ]
 
 
@@ -418,18 +377,6 @@ def _find_fewer_calls(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _num_faster(rows: pd.DataFrame) -> dict[str, Any]:
     return {"num_found": int(_are_faster(rows).sum())}
-
-
-def _find_deeper_slower(rows: pd.DataFrame, tried: pd.DataFrame) -> dict[str, Any]:
-    """`most`: the pair whose deeper model is slower by the largest ratio."""
-    rows = rows.assign(ratio=rows["deep_timer_ns"] / rows["wide_timer_ns"])
-    return {
-        "most": rows.loc[rows["ratio"].idxmax()].to_dict(),
-        "num_slower": int(tried["slower"].sum()),
-        "num_beyond": int(tried["differs"].sum()),
-        "num_all": len(tried),
-        "longest": int(tried.loc[tried["slower"], "context_length"].max()),
-    }
 
 
 def _full_queues(grid: pd.DataFrame) -> pd.DataFrame:

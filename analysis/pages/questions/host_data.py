@@ -1,12 +1,11 @@
 """What the page of the host is made of: runs, pairs of them and cases, from the tables of a recording."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import depth, differences, kernel_time, per_rank, queue, run_grid, timing, waiting
+from profiler_job.analysis.metrics import differences, kernel_time, per_rank, queue, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_stably
 from profiler_job.analysis.metrics.queue import CAUSES
@@ -15,7 +14,6 @@ from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
-from profiler_job.jobs.contract.studies import TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
@@ -48,11 +46,6 @@ class HostData:
     grid_by: list[str]
     grid: pd.DataFrame
     """The training steps of the main recording, and the columns that name a case there."""
-    depth: pd.DataFrame
-    """Models with more layers and fewer parameters next to others: `depth.pairs` of the main recording, and of steps as
-    people train."""
-    models: pd.DataFrame
-    """The runs of these pairs: `depth.list_steps_by_depth`."""
 
 
 def gather_data(
@@ -64,15 +57,7 @@ def gather_data(
     api: pd.DataFrame,
     main: Any,
     bands: Bands | None,
-    studies: Mapping[str, Any],
 ) -> HostData:
-    band = bands.wall if bands else None
-    models = [
-        depth.list_steps_by_depth(replace(rec, runs=run_grid.select_eager(rec.runs)), band)
-        for rec in (main, studies.get(TRAINED))
-        if rec is not None and len(rec.runs)
-    ]
-    paired = [depth.pairs(rows, band) for rows in models]
     by = [name for name in run_grid.case_columns(runs) if name != "compile"]
     table = _every_mode(runs, by)
     table = table.merge(_summarise_runs(runs, steps, kernels, api, memops), how="left", on="run_id")
@@ -89,8 +74,6 @@ def gather_data(
         phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
-        depth=pd.concat(paired, ignore_index=True) if paired else pd.DataFrame(columns=["slower", "apart"]),
-        models=_list_slower_cases(models, paired),
     )
 
 
@@ -222,17 +205,3 @@ def _grid(main: Any) -> pd.DataFrame:
     causes = queue.measure_causes(keep_runs(main.kernels, train), keep_runs(main.memops, train), main.steps)
     table = table.merge(causes.astype({"run_id": str}), how="left", on="run_id")
     return table.assign(waits_share=table["launch_share"] + table["boundary_share"])
-
-
-def _list_slower_cases(models: list[pd.DataFrame], paired: list[pd.DataFrame]) -> pd.DataFrame:
-    """Runs of the pairs of all cases in which a deeper model is slower, from the longest model to the widest."""
-    parts = []
-    for rows, pairs in zip(models, paired, strict=True):
-        case = [name for name in depth.CASE if name in rows]
-        slower = pairs.loc[pairs["slower"], case].drop_duplicates()
-        of_pairs = set(pairs["deep_run_id"]) | set(pairs["wide_run_id"])
-        parts.append(rows[rows["run_id"].isin(of_pairs)].merge(slower, on=case))
-    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    if not len(table):
-        return table
-    return sort_stably(table, table["context_length"], place(table["mode"], list(modes.MODES)), -table["num_layers"])
