@@ -31,9 +31,9 @@ NOISE = {
     "the GPU": Noise(step=0.005, alike=0.1, drift=0.0005, slow=(0.002, 20, 0.01)),
     "the CPU": Noise(step=0.04, alike=0.3, drift=0.004, slow=(0.01, 25, 0.2)),
 }
-"""By what limits the step. A step spreads as in three quarters of the runs of h200-fp32 at most, and as in the median run
-of accumulation (a test measures both). The slow stretches make the mean of eight rounds of two equal variants spread
-by 3%, as three such measurements of one model on a slow host did."""
+"""By what limits the step. A step spreads as in three quarters of the runs of h200-fp32 at most, and as in the median
+run of accumulation (a test measures both). The slow stretches make the mean of eight rounds of two equal variants
+spread by 3%, as three such measurements of one model on a slow host did."""
 
 
 def simulate_ratios(of: Noise, num_rounds: int, num: int, seed: int = 0) -> np.ndarray:

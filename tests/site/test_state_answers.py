@@ -171,3 +171,60 @@ def test_each_answer_is_shown_in_its_state_and_others_in_the_rest(eager, tmp_pat
     assert '<div class="answer of-1 of-2" markdown>\n\nanswer to t\n\n</div>' in page
     assert '<div class="answer of-1" markdown>\n\n**FP32:** answer to b FP32\n\n</div>' in page
     assert page.rstrip().endswith("## [c](slug-c.md)\n\nanswer to c")
+
+
+def train_in_bf16(rec, **axes):
+    """Return `rec` as a recording of the study of steps as people train: eager ones in BF16."""
+    ids = {run_id: f"{run_id}-bf16{''.join(map(str, axes.values()))}" for run_id in rec.runs["run_id"]}
+    tables = {name: getattr(rec, name) for name in ("runs", "steps", "ranges", "kernels", "api", "memops", "memory")}
+    tables = {name: frame.assign(run_id=frame["run_id"].map(ids)) for name, frame in tables.items()}
+    settings = {"precision": "bf16", **home_cases.USUAL[home_cases.BF16], **axes}
+    tables["runs"] = tables["runs"].assign(profiled_steps=1, **settings)
+    return dataclasses.replace(rec, manifest={"study": "trained"}, **tables)
+
+
+def test_eager_steps_as_people_train_answer_for_bf16(eager, ask, tmp_path):
+    answered = ask(train_in_bf16(eager), compile_runs(eager))
+    assert [*read(answered, home_cases.BF16)] == [*read(answered)] == ["a", "b", "c", "d", "e"]
+    assert {letter: [page.slug for page in pages] for letter, pages in answered.pages.items()}["d"] == [
+        "bf16-training-mix",
+        "compiled-training-mix",
+    ]
+    first = {"letter": "a", "answers": [StateAnswer("", "", Part("first", {}))]}
+    [member] = answered.add_to([first], [home_cases.FP32, home_cases.BF16])
+    assert [answer.label for answer in member["answers"]] == ["FP32", "BF16"]
+    [member] = answered.add_to([first], [home_cases.FP32])
+    assert [answer.label for answer in member["answers"]] == [""]
+
+
+def test_few_forward_passes_leave_the_answer_to_the_forward_phase_which_names_them(eager, ask, tmp_path):
+    rec = train_in_bf16(eager)
+    longer = rec.runs["context_length"] > 128
+    rec = dataclasses.replace(rec, runs=rec.runs[(rec.runs["mode"] == "train_step") | longer])
+    answered = ask(rec)
+    assert read(answered, home_cases.BF16)["a"][1].startswith("In a training step the forward phase takes **")
+    [page] = answered.pages["a"]
+    assert page.answer.claims["alone"].values["num_rows"] == 1
+    assert page.answer.tables["forward"].rows["alone_ns"].notna().tolist() == [False, True]
+
+
+def test_other_batches_and_checkpointing_are_not_among_the_runs_of_a_state(eager, ask):
+    others = [train_in_bf16(eager, batch_size=8), train_in_bf16(eager, checkpointing="blocks")]
+    [page] = ask(train_in_bf16(eager), *others).pages["d"]
+    tables = [table.rows for table in page.answer.tables.values() if "run_id" in table.rows]
+    assert page.conditions["batch_size"] == ["4"]
+    assert not [run for rows in tables for run in rows["run_id"] if not run.endswith("-bf16")]
+    [page] = ask(others[0]).pages["d"]
+    assert page.conditions["batch_size"] == ["8"], "if no run has the batch of the main recording"
+
+
+def test_a_main_recording_in_bf16_answers_by_itself(eager, ask, tmp_path):
+    main = train_in_bf16(eager)
+    answered = answer_states(make_site(main, tmp_path), [main, eager], None, None)
+    assert not read(answered, home_cases.BF16) and answered.main == "BF16"
+
+
+def test_runs_of_another_study_answer_if_none_is_of_steps_as_people_train(eager, ask):
+    """A recording of the study "bf16" was made by an earlier version."""
+    earlier = dataclasses.replace(train_in_bf16(eager), manifest={"study": "bf16"})
+    assert [*read(ask(earlier), home_cases.BF16)] == ["a", "b", "c", "d", "e"]
