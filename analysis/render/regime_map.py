@@ -11,7 +11,7 @@ from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-UNKNOWN = "not known"
+UNKNOWN, NO_RUN = "not known", "not measured"
 
 
 def to_html(table: Table, csv_link: str, root: str) -> Markup:
@@ -45,9 +45,13 @@ def to_markdown(table: Table, csv_link: str, root: str) -> Markup:
 def _word(row: dict[str, Any] | None, root: str) -> str:
     limit = row["limit"] if row else None
     if row is None or not isinstance(limit, str) or not limit:
-        return str(text.inline((row or {}).get(NOT_MEASURED) or UNKNOWN))
+        return str(text.inline(_explain_unknown(row)))
     word = str(text.inline(limit))
     return f"[{word}]({tables.address(row['leads_to'], root, '.md')})" if row["leads_to"] else word
+
+
+def _explain_unknown(row: dict[str, Any] | None) -> str:
+    return NO_RUN if row is None else row.get(NOT_MEASURED) or UNKNOWN
 
 
 def _caption(precision: str, attention: str) -> str:
@@ -74,7 +78,7 @@ def _panel(caption: str, rows: pd.DataFrame, root: str) -> Markup:
 def _cell(row: dict[str, Any] | None, root: str) -> Markup:
     limit = row["limit"] if row else None
     if row is None or not isinstance(limit, str) or not limit:
-        return Markup('<td class="why">{}</td>').format(text.escape((row or {}).get(NOT_MEASURED) or UNKNOWN))
+        return Markup('<td class="why">{}</td>').format(text.escape(_explain_unknown(row)))
     is_either = limit.startswith("either ")
     words = text.escape("either" if is_either else limit)  # as narrow as the others
     parts = ", ".join(f"{name} {row[column] / row['timer_ns']:.0%}" for name, column in PARTS.items() if row[column])

@@ -10,6 +10,7 @@ import pandas as pd
 from profiler_job.analysis.comparison.noise import choose_bands
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages import telemetry, token_costs
+from profiler_job.analysis.pages.home_cases import BF16
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.script_answers import answer_script
@@ -41,7 +42,7 @@ from profiler_job.analysis.site.state_answers import answer_states
 from profiler_job.analysis.site.topic_pages import list_members, render_in_topics, write_topic
 from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
-from profiler_job.jobs.contract.studies import AGAIN
+from profiler_job.jobs.contract.studies import AGAIN, TRAINED
 
 ALSO = {"clocks": "How do the clocks differ?"}
 """What the further templates of a question answer."""
@@ -76,6 +77,9 @@ def write_questions(
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
     states = answer_states(site, list_recordings(rec, studies), gains, bands, run_pages)
+    recorded = dict(studies)
+    recorded.pop(TRAINED, None)  # the question on it is about what answers for BF16
+    recorded |= {TRAINED: states.recordings[BF16]} if BF16 in states.recordings else {}
 
     def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
@@ -91,7 +95,7 @@ def write_questions(
     def write_page_of_study(question: Question) -> dict[str, Any]:
         if question.letter in written:
             return written[question.letter]()
-        studied = studies.get(question.study) if question.study else rec
+        studied = recorded.get(question.study) if question.study else rec
         if studied is None:
             return _write_question(site, question, _answer_not_recorded(question), None, "not_recorded.md")
         given = Inputs(
@@ -103,7 +107,7 @@ def write_questions(
             losses=losses,
             run_pages=run_pages,
         )
-        return write_study(site, question, given, known, price)
+        return write_study(site, question, given, run_pages, price)
 
     trusted: list[TrustSection] = []
     said = {letter: write_question(question) for letter, question in QUESTIONS.items()}

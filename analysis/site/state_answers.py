@@ -65,10 +65,11 @@ class StatePage:
 
 @dataclass(frozen=True, kw_only=True)
 class StateAnswers:
-    """main: the name of the state of the main recording; note: what was not recorded of compiled steps, a line of
+    """main: the name of the state of the main recording; recordings: the captured runs of each state; note: what was not recorded of compiled steps, a line of
     Markdown, "" if nothing; answers, pages: by the letter of the question, of the states that answer it, in order."""
 
     main: str
+    recordings: Mapping[str, store.Recording]
     note: Markup
     answers: Mapping[str, Sequence[StateAnswer]]
     pages: Mapping[str, Sequence[StatePage]]
@@ -99,7 +100,7 @@ def answer_states(
     main = recordings[0]
     runs = list_runs(recordings)
     if not len(runs):
-        return StateAnswers(main=name_precisions(main), note=Markup(""), answers={}, pages={})
+        return StateAnswers(main=name_precisions(main), recordings={}, note=Markup(""), answers={}, pages={})
     captured = {
         state: _join_recordings(recordings, rows)
         for state in STATES + compiled_steps.STATES
@@ -123,7 +124,7 @@ def answer_states(
                 answers.setdefault(letter, []).append(StateAnswer(page.label if page else state, state, part))
                 pages.setdefault(letter, []).extend([page] if page else [])
     note = site.block(ANATOMY.page, OF_STEPS, steps, "captured", "")
-    return StateAnswers(main=name_precisions(main), note=note, answers=answers, pages=pages)
+    return StateAnswers(main=name_precisions(main), recordings=captured, note=note, answers=answers, pages=pages)
 
 
 def _select_captured(recordings: Sequence[store.Recording], runs: pd.DataFrame, state: str) -> pd.DataFrame:
