@@ -77,9 +77,7 @@ def write_questions(
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
     states = answer_states(site, list_recordings(rec, studies), gains, bands, run_pages)
-    recorded = dict(studies)
-    recorded.pop(TRAINED, None)  # the question on it is about what answers for BF16
-    recorded |= {TRAINED: states.recordings[BF16]} if BF16 in states.recordings else {}
+    recorded = {**studies, TRAINED: states.recordings.get(BF16)}  # its question is about what answers for BF16
 
     def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)

@@ -65,8 +65,9 @@ class StatePage:
 
 @dataclass(frozen=True, kw_only=True)
 class StateAnswers:
-    """main: the name of the state of the main recording; recordings: the captured runs of each state; note: what was not recorded of compiled steps, a line of
-    Markdown, "" if nothing; answers, pages: by the letter of the question, of the states that answer it, in order."""
+    """main: the name of the state of the main recording; recordings: the captured runs of each state; note: what was
+    not recorded of compiled steps, a line of Markdown, "" if nothing; answers, pages: by the letter of the question, of
+    the states that answer it, in order."""
 
     main: str
     recordings: Mapping[str, store.Recording]
