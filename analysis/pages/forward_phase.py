@@ -32,7 +32,8 @@ def answer(rec: Recording, letter: str) -> Answer:
     ]
     facts = {"letter": letter, "is_compiled": bool((rec.runs["compile"].astype(str) != "off").all())}
     by = run_grid.case_columns(rec.runs)
-    return assemble(facts, claims, [_make_table(rows, by)], [_draw_families(families, by, letter)])
+    chart = _draw_top(rows, by) if letter == "b" else _draw_families(families, by, letter)
+    return assemble(facts, claims, [_make_table(rows, by)], [chart])
 
 
 def _measure_forward(rec: Recording) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -79,8 +80,15 @@ def _make_table(rows: pd.DataFrame, by: list[str]) -> Table:
 
 
 def _draw_families(families: pd.DataFrame, by: list[str], letter: str) -> Chart:
-    """Kernel time by family: times for the question on time, shares for the others."""
+    """Draw kernel time by family: times for the question on time, shares for the others."""
     order = families.groupby("family")["time_ns"].sum().sort_values(ascending=False).index.tolist()
     kind = "stacked_times" if letter == "a" else "stacked_shares"
     title = "Kernel time of the forward phase of a training step"
-    return Chart("families", kind, title, families, options={"by": by, "order": order})
+    return Chart("forward", kind, title, families, options={"by": by, "order": order})
+
+
+def _draw_top(rows: pd.DataFrame, by: list[str]) -> Chart:
+    """Draw the share of each top kernel."""
+    shares = rows.dropna(subset="share").assign(scope=FORWARD)
+    title = "Share of the top kernel in the kernel time of the forward phase"
+    return Chart("forward", "grouped_bars", title, shares, options={"by": by, "order": [FORWARD]})

@@ -24,7 +24,7 @@ USUAL[COMPILED] = USUAL[BF16] | {"compile": "default"}
 USUAL[FP32_COMPILED] = USUAL[FP32] | {"compile": "default"}
 """The values of a state, of several runs of a case that are in it."""
 KEY = ["size", "context_length", "batch_size", "gpu"]
-ALONE = ("workload_options", "memory_limit_gib", "accumulation", "gpus", "parallel", "repeat")
+ALONE = ("workload_options", "memory_limit_gib", "accumulation", "checkpointing", "gpus", "parallel", "repeat")
 """Axes that a case has at their defaults."""
 
 

@@ -28,7 +28,6 @@ from profiler_job.analysis.site.page_context import (
 )
 from profiler_job.analysis.site.site_writer import NOT_MEASURED, Part, Site
 from profiler_job.analysis.site.topic_pages import StateAnswer, render_in_topic
-from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.ranges import FORWARD
 from profiler_job.jobs.contract.studies import TRAINED
@@ -129,12 +128,10 @@ def answer_states(
 
 
 def _select_captured(recordings: Sequence[store.Recording], runs: pd.DataFrame, state: str) -> pd.DataFrame:
-    """Select the captured runs of the reference Transformer in a state with its usual values, without checkpointing:
-    those of the study TRAINED, if it has any, and of the batch of the main recording, if any has it."""
+    """Select the captured runs of the reference Transformer in a state with its usual values: those
+    of the study TRAINED, if it has any, and of the batch of the main recording, if any has it."""
     known = run_grid.select_known_shapes(runs)
     known = known[(known["state"] == state) & (known["distance"] == 0)]
-    if "checkpointing" in known:
-        known = known[known["checkpointing"].isin([find_default("checkpointing"), ""]) | known["checkpointing"].isna()]
     of_study = known["recording"].map(lambda number: recordings[number].manifest.get("study", "") == TRAINED)
     for preferred in (of_study, known["batch_size"].isin(recordings[0].runs["batch_size"])):
         preferred = preferred.reindex(known.index).astype(bool)
