@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import PurePosixPath
 
 from profiler_job.analysis.pages.explore import SLUG as EXPLORE
-from profiler_job.analysis.pages.questions.in_bf16 import QUESTION as IN_BF16
+from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site.fragments import to_redirect
@@ -24,7 +24,8 @@ def write_old_addresses(site: Site, studies: Mapping[str, store.Recording]) -> N
     """Write them for a site with TRAINED: its runs lead to the same runs there, or else to the page of all runs."""
     if TRAINED not in studies:
         return
-    sections, answer = f"{PurePosixPath(name_sections_page(TRAINED)).name}.html", f"{IN_BF16.slug}.html"
+    sections = f"{PurePosixPath(name_sections_page(TRAINED)).name}.html"
+    answer = next(f"{question.slug}.html" for question in STUDIES.values() if question.study == TRAINED)
     runs = {*studies[TRAINED].runs["run_id"].astype(str)}
     pages = {"report/runs-of-bf16": sections, f"report/comparison-{NAME}": answer}
     for size, context, mode in product(SIZES, CONTEXTS, MODES):
