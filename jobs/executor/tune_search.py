@@ -171,7 +171,7 @@ class Search:
 
     @property
     def starts_s(self) -> float:
-        """Time that the next process takes to its first answer: it finds in a cache what the first one read from a
+        """Time that the next process takes to its first request: it finds in a cache what the first one read from a
         disk, and what the script compiles itself."""
         return self.engine.starts_s * (WARM if self.engine.num_started < 2 else 1.0)
 
@@ -193,14 +193,17 @@ class Search:
         self.save(self.tuning)
 
     def ask(self, kind: str, left_s: float | None = None, **request: Any) -> Any:
-        """Ask the process in which variants take turns. One that has just taken all its steps is started once more."""
-        left_s = self.left_s if left_s is None else left_s
+        """Ask the process in which variants take turns. One that has just taken all its steps is started once more, if
+        there is time for it. left_s: for all of it, else what is left."""
+        end = self.deadline if left_s is None else self.clock() + left_s
         try:
-            return self.engine.ask({"kind": kind} | request, left_s)
+            return self.engine.ask({"kind": kind} | request, end - self.clock())
         except VariantFailedError as error:
             if not error.is_short:
                 raise
-            return self.engine.ask({"kind": kind} | request, left_s)
+            if end - self.clock() < self.starts_s:
+                raise OverBudgetError("too little time was left to start the script again") from None
+            return self.engine.ask({"kind": kind} | request, end - self.clock())
 
     # ------------------------------------------------------------------------------------------------- the script
 
@@ -225,13 +228,13 @@ class Search:
             self.say(f"without changes: {format_time(self.tuning.base.step_ns)} a step")
         self.update()
 
-    def look(self) -> None:
-        """Learn what limits the variant that is fastest until now."""
+    def look(self, left_s: float | None = None) -> None:
+        """Learn what limits the variant that is fastest until now. left_s: as of `ask`."""
         if self.is_by_processes:
             run = self.engine.run(self.current, self.left_s)
             self.shares = {"step_ns": run.step_ns, "kernels": None, "phases": {}}
         else:
-            self.shares = self.ask("profile", variant=list(self.current))
+            self.shares = self.ask("profile", left_s, variant=list(self.current))
 
     def describe_base(self) -> BaseStep:
         noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
@@ -399,7 +402,10 @@ class Search:
         one compilation."""
         if tried.change in COMPILING or self.is_compiled:
             return
-        kernels = self.ask("profile", variant=list(after))["kernels"]
+        try:
+            kernels = self.ask("profile", self.left_s - self.reserve_s, variant=list(after))["kernels"]
+        except OverBudgetError:
+            return
         before_ns = self.shares["kernels"]["busy"]
         saved = 1 - kernels["busy"] / before_ns if kernels and before_ns else 0.0
         if saved >= LEAST_HIDDEN:
@@ -432,7 +438,7 @@ class Search:
         self.update()
         if not CHANGES[tried.change].needs_process:
             with suppress(VariantFailedError):  # then what limits it is as it was
-                self.look()
+                self.look(self.left_s - self.reserve_s)
                 self.tuning.ladder[-1].kernels = self.shares["kernels"]
 
     # ------------------------------------------------------------------------------------------------- measuring
