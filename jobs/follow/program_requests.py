@@ -1,5 +1,6 @@
 """Requests of the program that started a script: `1.json`, `2.json` and so on in a folder, and a line in its FIFO for
-each. One that is read is removed. The answer to the first is `1.answer.json`. Loaded into other people's scripts, as `follow` is."""
+each. One that is read is removed. The answer to the first is `1.answer.json`. Loaded into other people's scripts, as
+`follow` is."""
 
 import json
 import os
