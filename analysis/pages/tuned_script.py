@@ -6,7 +6,13 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import load_change
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
+from profiler_job.analysis.insight.tuned_ladder import (
+    TunedLadder,
+    chart_ladder,
+    has_several_peaks,
+    list_diff_lines,
+    name_tuned,
+)
 from profiler_job.analysis.insight.tuned_limits import (
     SCOPES,
     chart_tuned_limits,
@@ -76,6 +82,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         _ratio_column("expected_times_as_fast", "expected from parts", "expected_"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
+        *([Column("precision", "precision", "precision")] if has_several_peaks(steps) else []),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
         Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
         Column("losses", "loss differs by", "words", absent="n/a"),

@@ -82,6 +82,7 @@ WEAKER_THAN = {
     COMPILE_BLOCKS: (COMPILE, CUDA_GRAPHS),
 }
 """Changes that would take the place of a kept one which does more."""
+COVERED = "covered by {label}"
 COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 """Changes of what a compiled model computes."""
 MUCH = 0.02
@@ -314,7 +315,7 @@ class Search:
         tried = self.list_tried(name)
         if name in self.current or any(each.outcome in SEEN for each in tried):
             return False
-        if self.is_weaker(name):
+        if self.find_stronger(name):
             return False
         measured = [each for each in tried if each.outcome is Outcome.NOT_FASTER]
         if len(measured) >= MOST_TRIES:
@@ -322,9 +323,9 @@ class Search:
         newer = set(self.current) - set(measured[-1].on_top_of) if measured else set(REMAKING)
         return bool(newer.intersection(REMAKING))
 
-    def is_weaker(self, name: str) -> bool:
-        """Return whether a kept change does more than a candidate, which would take its place."""
-        return any(stronger in self.current for stronger in WEAKER_THAN.get(name, ()))
+    def find_stronger(self, name: str) -> str | None:
+        """Return the kept change that does more than a candidate, which would take its place; None if there is none."""
+        return next((stronger for stronger in WEAKER_THAN.get(name, ()) if stronger in self.current), None)
 
     def skip(self, name: str, saving: float) -> None:
         """Note that a candidate could save too little on top of the changes until now."""
@@ -516,10 +517,13 @@ class Search:
             if not self.list_tried(name):
                 outcome = Outcome.NOT_REACHED
                 saving = self.bound(name) if self.shares else None
-                saving = 0.0 if self.is_weaker(name) else saving
+                stronger = self.find_stronger(name)
+                saving = 0.0 if stronger else saving
                 if saving is not None and saving < LEAST_SAVING:
                     outcome = Outcome.SKIPPED_BELOW_1_PERCENT
-                self.tuning.tried.append(Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving))
+                tried = Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving)
+                tried.message = COVERED.format(label=LABELS[stronger]) if stronger else ""
+                self.tuning.tried.append(tried)
 
 
 def format_tried(tried: Tried) -> str:
