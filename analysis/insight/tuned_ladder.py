@@ -204,9 +204,7 @@ def infer_ratios_before(tuning: Tuning) -> list[TuneRatio]:
     if tuning.confirmation.by_turns is not None and len(before) > 1:
         known, last = infer_ratios(tuning)[-2:]
         ends = {"low": last.low / known.high, "high": last.high / known.low}
-        before[-1] = TuneRatio(
-            times_as_fast=last.times_as_fast / known.times_as_fast, num_pairs=last.num_pairs, **ends
-        )
+        before[-1] = TuneRatio(times_as_fast=last.times_as_fast / known.times_as_fast, num_pairs=last.num_pairs, **ends)
     return before
 
 
@@ -275,7 +273,9 @@ def describe_losses(losses: LossDifference) -> str:
     if not losses.largest:
         return f"Losses are the same ({compared})"
     repeated = f"; two runs without changes: {_format_part(losses.repeated)}" if losses.repeated else ""
-    most = f"by at most {_format_part(losses.largest)}" + (f" in step {losses.step}" if losses.step else "")
+    is_least = 100 * losses.largest < LEAST_PERCENT
+    most = f"by less than {LEAST_PERCENT}%" if is_least else f"by at most {_format_part(losses.largest)}"
+    most += f" in step {losses.step}" if losses.step else ""
     if losses.largest <= SAME_LOSS:
         return f"Losses are the same but for rounding: they differ {most} ({compared}{repeated})"
     first = "" if losses.first is None else f"by {_format_part(losses.first)} in the first step, "

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Protocol
 
-from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
+from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS, LABELS
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.tuning import Accumulation, Tuning
 from profiler_job.jobs.executor.failures import describe_exit
@@ -280,4 +280,4 @@ def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = mat
 def check_applied(not_applied: Mapping[str, str]) -> None:
     """Raise VariantFailedError if a process could not be given its changes. not_applied: reasons by change."""
     if not_applied:
-        raise VariantFailedError("; ".join(f"{name}: {reason}" for name, reason in not_applied.items()))
+        raise VariantFailedError("; ".join(f"{LABELS.get(name, name)}: {why}" for name, why in not_applied.items()))

@@ -200,6 +200,13 @@ def test_a_larger_batch_that_may_not_fit_says_so_and_one_of_unknown_rows_says_no
     assert outcomes(unknown, "fused_loss") == [Outcome.SKIPPED_BELOW_1_PERCENT], "it has no such loss"
 
 
+def test_what_another_change_does_better_says_which():
+    tuning = search(SimulatedScript({"cuda_graphs": 0.5, "bf16": 0.3}, parts={"matmul": 0.3, "other": 0.1}))
+    why = {tried.change: tried.message for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT}
+    assert why["tf32"] == "covered by BF16 autocast" and why["compile"] == "covered by CUDA graphs"
+    assert why["expandable_segments"] == ""
+
+
 def test_what_could_not_save_1_percent_is_skipped():
     tuning = search(SimulatedScript(EFFECTS))
     skipped = [tried for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT]
