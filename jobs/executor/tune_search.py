@@ -46,6 +46,7 @@ from profiler_job.jobs.contract.tuning import (
     ExpectedRatio,
     LadderStep,
     Method,
+    NoLossCode,
     Outcome,
     Place,
     Tried,
@@ -137,7 +138,9 @@ class Search:
             is_whole &= self.try_processes()
             confirm_winner(self)
             compare_steps(self)
-            self.tuning.is_complete = is_whole
+            winner = self.tuning.winner
+            is_confirmed = winner is None or winner.losses.reason is not NoLossCode.NOT_MEASURED
+            self.tuning.is_complete = is_whole and is_confirmed
         except OverBudgetError:
             pass
         finally:

@@ -186,6 +186,9 @@ def test_an_interval_by_turns_is_made_wider_if_no_time_was_left_for_processes():
 
     tuning = search(Slow({}, compile_s=10.0), asked=("cuda_graphs",))
     assert not tuning.confirmation.winner_ns and tuning.winner.losses.reason is NoLossCode.NOT_MEASURED
+    assert not tuning.is_complete, "the same command goes on with the losses"
+    again = search(TracedScript({}, compile_s=10.0), tuning.model_copy(deep=True))
+    assert again.winner.losses.reason is None and again.is_complete
     ratio = tuning.winner.ratio_base
     assert ratio.low < ratio.times_as_fast / 1.2 and ratio.high > ratio.times_as_fast * 1.2
 
