@@ -71,12 +71,12 @@ def measure_spreads(rounds: pd.DataFrame) -> pd.DataFrame:
         sharing.setdefault(tuple(groups), []).append(run)
     pairs = [(runs[0], other, groups) for groups, runs in sharing.items() if len(groups) > 1 for other in runs[1:]]
     rows = []
-    for run, other, groups in pairs:
+    for run, other, shared in pairs:
         first, second = of_runs[run], of_runs[other]
-        both = [pd.concat([first[group], second[group]], axis=1, join="inner") for group in groups]
+        both = [pd.concat([first[group], second[group]], axis=1, join="inner") for group in shared]
         turns = [compare_rounds(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist()).times_as_fast for table in both]
-        following = [*groups[1:], groups[0]]
-        apart = [first[group].median() / second[next_].median() for group, next_ in zip(groups, following)]
+        following = [*shared[1:], shared[0]]
+        apart = [first[group].median() / second[next_].median() for group, next_ in zip(shared, following)]
         spreads = {name: max(ratios) / min(ratios) - 1 for name, ratios in (("by_turns", turns), ("apart", apart))}
         rows.append({"run_id": run, "other": other} | spreads)
     return pd.DataFrame(rows, columns=["run_id", "other", "by_turns", "apart"])
