@@ -481,13 +481,20 @@ def has_several_peaks(steps: pd.DataFrame) -> bool:
     return bool(steps.loc[steps["mfu_share"].notna(), "precision"].nunique() > 1)
 
 
+def shorten_label(label: str) -> str:
+    """Shorten the label of a step for a figure: one of its changes and how many more, without what it replaces."""
+    first, *more = label.partition(",")[0].removeprefix("+ ").split(" + ")
+    sign = "+ " if label.startswith("+ ") else ""
+    return f"{sign}{' + '.join([first, *more])}" if len(more) < 2 else f"{sign}{first} + {len(more)} more"
+
+
 def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
     """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text."""
     steps = ladder.steps
     values = steps["times_as_fast"].astype(float)
     return pd.DataFrame(
         {
-            "label": [label.partition(",")[0] for label in steps["label"]],
+            "label": [shorten_label(label) for label in steps["label"]],
             "value": values,
             "low": steps["low_times_as_fast"].astype(float).fillna(values),
             "high": steps["high_times_as_fast"].astype(float).fillna(values),

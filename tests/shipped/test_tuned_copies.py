@@ -1,4 +1,4 @@
-"""What `tune` said of scripts of others, against copies with its patch that ran alone, and what the guide says of it."""
+"""What `tune` said of scripts of others, against copies with its patch that ran alone, and what the guide says."""
 
 import json
 

@@ -17,6 +17,7 @@ from profiler_job.analysis.insight.tuned_ladder import (
     describe_ratio,
     interpret_tuning,
     name_tuned,
+    shorten_label,
 )
 from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
 from profiler_job.analysis.show.tuned_page import render_tuned
@@ -354,6 +355,20 @@ def test_the_figure_has_a_bar_for_each_step(ladder):
     rows = chart_ladder(ladder)
     assert rows["value"].tolist() == pytest.approx([1, 2, 4, 8]) and rows["label"].iloc[2] == "+ BF16 autocast"
     assert (rows["low"] <= rows["value"]).all() and (rows["high"] >= rows["value"]).all()
+
+
+@pytest.mark.parametrize(
+    ("label", "short"),
+    [
+        ("as it is", "as it is"),
+        ("+ BF16 autocast, not TF32", "+ BF16 autocast"),
+        ("+ TF32 + CUDA graphs", "+ TF32 + CUDA graphs"),
+        ("+ fused optimizer + padded dimensions + CUDA graphs", "+ fused optimizer + 2 more"),
+    ],
+)
+def test_a_figure_has_room_for_its_labels(label, short):
+    """Of three changes the first was cut in half."""
+    assert shorten_label(label) == short
 
 
 def test_the_page_shows_what_to_write_and_the_figure_before_numbers(ladder):
