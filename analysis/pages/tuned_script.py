@@ -87,7 +87,7 @@ def _tables(ladder: TunedLadder) -> list[Table]:
         _ratio_column("expected_times_as_fast", "expected from parts", "expected_"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
-        *([Column("precision", "precision", "words")] if has_several_peaks(steps) else []),
+        *([Column("precision", "precision")] if has_several_peaks(steps) else []),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
         Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
         Column("losses", "loss differs by", "words", absent="n/a"),
