@@ -174,8 +174,8 @@ def _describe_gain(tuning: Tuning) -> str:
         return "No step of the script was measured"
     if winner is None:
         is_tried = any(tried.outcome not in NOT_TRIED for tried in tuning.tried)
-        found = "Nothing that was tried makes it measurably faster" if is_tried else "No change was measured"
-        return f"{found}: a step takes {format_time(base.step_ns)}"
+        verdict = "Nothing that was tried makes it measurably faster" if is_tried else "No change was measured"
+        return f"{verdict}: a step takes {format_time(base.step_ns)}"
     before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
     ratio = infer_ratios(tuning)[-1]
     about = "About " if winner.ratio_base is None else ""
