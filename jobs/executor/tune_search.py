@@ -74,6 +74,8 @@ MOST_TRIES = 2
 COMPILE_S = 40.0
 """Time that must be left for a change that compiles."""
 OTHER_S = 5.0
+MARGIN = 1.2
+"""How many times as long as estimated the last pair of processes may take."""
 LONGEST_RESERVE = 0.45
 """Part of the budget that is kept for more than one pair of processes of the winner and of the script, at most."""
 WEAKER_THAN = {
@@ -156,7 +158,7 @@ class Search:
         """Time that is kept for processes of the winner and of the script without changes."""
         most = count_most_pairs(self)
         wanted_s = min(estimate_s(self, most), LONGEST_RESERVE * self.tuning.budget_s)
-        return max(wanted_s, estimate_s(self, min(1, most)))
+        return max(wanted_s, MARGIN * estimate_s(self, min(1, most)))
 
     @property
     def compiles_s(self) -> float:
