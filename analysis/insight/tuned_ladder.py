@@ -482,10 +482,10 @@ def has_several_peaks(steps: pd.DataFrame) -> bool:
 
 
 def shorten_label(label: str) -> str:
-    """Shorten the label of a step for a figure: one of its changes and how many more, without what it replaces."""
+    """Shorten the label of a step for a figure: its last change and how many more, without what it replaces."""
     first, *more = label.partition(",")[0].removeprefix("+ ").split(" + ")
     sign = "+ " if label.startswith("+ ") else ""
-    return f"{sign}{' + '.join([first, *more])}" if len(more) < 2 else f"{sign}{first} + {len(more)} more"
+    return f"{sign}{' + '.join([first, *more])}" if len(more) < 2 else f"{sign}{more[-1]} + {len(more)} more"
 
 
 def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
