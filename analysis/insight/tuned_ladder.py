@@ -38,6 +38,11 @@ from profiler_job.jobs.contract.tuning import (
 from profiler_job.jobs.contract.words import format_count
 
 AS_IT_IS = "as it is"
+LEAST_PERCENT = 0.001
+"""Differences of losses below it are not told apart."""
+LEAST_EXPECTED = 1.05
+"""What other code could give is shown from so many times as fast on, or if its interval does not hold 1: less is within
+the error of parts."""
 DISAGREES = 0.1
 """Relative difference of ratios above which fresh processes do not confirm a result. Nor do they if they are slower."""
 STEP_COLUMNS = (
@@ -112,7 +117,8 @@ class TunedLadder:
     def other_code(self) -> pd.DataFrame:
         """The rows of `tried` that need other code, of which parts of the step tell what they could give; with
         `what_to_write`."""
-        is_expected = self.tried["expected_times_as_fast"].notna()
+        times, low = (self.tried[f"expected_{end}times_as_fast"].astype(float) for end in ("", "low_"))
+        is_expected = (times >= LEAST_EXPECTED) | (low > 1)
         rows = self.tried[is_expected & (self.tried["outcome"] == Outcome.NOT_POSSIBLE)]
         return rows.assign(what_to_write=[load_change(name).CODE if name in CHANGES else "" for name in rows["change"]])
 
@@ -167,7 +173,9 @@ def _describe_gain(tuning: Tuning) -> str:
     if base is None:
         return "No step of the script was measured"
     if winner is None:
-        return f"Nothing that was tried makes it measurably faster: a step takes {format_time(base.step_ns)}"
+        is_tried = any(tried.outcome not in NOT_TRIED for tried in tuning.tried)
+        verdict = "Nothing that was tried makes it measurably faster" if is_tried else "No change was measured"
+        return f"{verdict}: a step takes {format_time(base.step_ns)}"
     before, after = format_quantities("time", base.step_ns, infer_step_times(tuning)[-1])
     ratio = infer_ratios(tuning)[-1]
     about = "About " if winner.ratio_base is None else ""
@@ -186,6 +194,18 @@ def infer_ratios(tuning: Tuning) -> list[TuneRatio]:
         product = over if before is None else _multiply(before, over)
         ratios.append(step.ratio_base or product)
     return ratios
+
+
+def infer_ratios_before(tuning: Tuning) -> list[TuneRatio]:
+    """Return how many times as fast as the step before it each step of the ladder is. If processes gave the last ratio,
+    the one over the step before, by turns, is of other steps: it is the quotient of both, and so are the ends of its
+    interval, which is wider than a measured one."""
+    before = [step.ratio_before for step in tuning.ladder]
+    if tuning.confirmation.by_turns is not None and len(before) > 1:
+        known, last = infer_ratios(tuning)[-2:]
+        ends = {"low": last.low / known.high, "high": last.high / known.low}
+        before[-1] = TuneRatio(times_as_fast=last.times_as_fast / known.times_as_fast, num_pairs=last.num_pairs, **ends)
+    return before
 
 
 def _multiply(before: TuneRatio, over: TuneRatio) -> TuneRatio:
@@ -253,7 +273,9 @@ def describe_losses(losses: LossDifference) -> str:
     if not losses.largest:
         return f"Losses are the same ({compared})"
     repeated = f"; two runs without changes: {_format_part(losses.repeated)}" if losses.repeated else ""
-    most = f"by at most {_format_part(losses.largest)}" + (f" in step {losses.step}" if losses.step else "")
+    is_least = 100 * losses.largest < LEAST_PERCENT
+    most = f"by less than {LEAST_PERCENT}%" if is_least else f"by at most {_format_part(losses.largest)}"
+    most += f" in step {losses.step}" if losses.step else ""
     if losses.largest <= SAME_LOSS:
         return f"Losses are the same but for rounding: they differ {most} ({compared}{repeated})"
     first = "" if losses.first is None else f"by {_format_part(losses.first)} in the first step, "
@@ -262,6 +284,8 @@ def describe_losses(losses: LossDifference) -> str:
 
 def _format_part(fraction: float) -> str:
     percent = 100 * fraction
+    if 0 < percent < LEAST_PERCENT:
+        return f"<{LEAST_PERCENT}%"
     return f"{percent:,.0f}%" if percent >= 99.5 else f"{percent:.2g}%"
 
 
@@ -354,15 +378,15 @@ def _tabulate_steps(tuning: Tuning, price: GpuPrice | None) -> pd.DataFrame:
         | _derive_rates(tuning, base.step_ns, base.precision, price)
         | {"peak_bytes": base.peak_bytes, "method": ""}
     ]
-    measured = zip([None, *tuning.ladder], tuning.ladder, infer_ratios(tuning), infer_step_times(tuning))
-    for before, step, ratio, step_ns in measured:
+    measured = zip(infer_ratios(tuning), infer_ratios_before(tuning), infer_step_times(tuning))
+    for before, step, (ratio, over_before, step_ns) in zip([None, *tuning.ladder], tuning.ladder, measured):
         rows.append(
             {"change": step.change, "label": _label_step(step, before)}
             | _derive_rates(tuning, step_ns, step.precision, price)
             | {"times_as_fast": ratio.times_as_fast}
             | _name_ends(ratio, "")
-            | {"before_times_as_fast": step.ratio_before.times_as_fast}
-            | _name_ends(step.ratio_before, "before_")
+            | {"before_times_as_fast": over_before.times_as_fast}
+            | _name_ends(over_before, "before_")
             | _describe_expected(tuning, step)
             | {"peak_bytes": step.peak_bytes, "method": str(step.method)}
             | _describe_loss(step.losses)
@@ -385,7 +409,7 @@ def _label_step(step: LadderStep, before: LadderStep | None) -> str:
     replaced = [name_change(name) for name in known if name not in step.changes]
     instead = f", not {' and '.join(replaced)}" if replaced else ""
     added = [name_change(name) for name in step.changes if name not in known] or [name_change(step.change)]
-    return f"+ {' and '.join(added)}{instead}"
+    return f"+ {' + '.join(added)}{instead}"
 
 
 def _name_ends(ratio: TuneRatio | ExpectedRatio | None, prefix: str) -> dict[str, float | None]:
@@ -430,6 +454,10 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
     verdict = VERDICTS.get(tried.outcome) or (describe_ratio(ratio) if ratio else "not faster")
     if tried.outcome is Outcome.NOT_FASTER and ratio and ratio.low > 1:
         verdict = "faster, but not by as much as is kept"
+    elif tried.outcome is Outcome.NOT_POSSIBLE and tried.expected:
+        verdict = "about as fast, by its parts"
+    elif tried.outcome is Outcome.BOUND and ratio and ratio.low <= 1:
+        verdict = describe_ratio(ratio)
     names = ", ".join(name_change(name) for name in tried.on_top_of)
     return {
         "change": tried.change,
@@ -447,13 +475,26 @@ def _describe_candidate(tried: Tried) -> dict[str, Any]:
     }
 
 
+def has_several_peaks(steps: pd.DataFrame) -> bool:
+    """Return whether the MFU of the ladder's steps is of peaks of more than one precision: it can fall though the step
+    is faster."""
+    return bool(steps.loc[steps["mfu_share"].notna(), "precision"].nunique() > 1)
+
+
+def shorten_label(label: str) -> str:
+    """Shorten the label of a step for a figure: its last change and how many more, without what it replaces."""
+    first, *more = label.partition(",")[0].removeprefix("+ ").split(" + ")
+    sign = "+ " if label.startswith("+ ") else ""
+    return f"{sign}{' + '.join([first, *more])}" if len(more) < 2 else f"{sign}{more[-1]} + {len(more)} more"
+
+
 def chart_ladder(ladder: TunedLadder) -> pd.DataFrame:
     """Return the rows of the figure: label, value, low and high (times as fast as the script as it is), text."""
     steps = ladder.steps
     values = steps["times_as_fast"].astype(float)
     return pd.DataFrame(
         {
-            "label": [label.partition(",")[0] for label in steps["label"]],
+            "label": [shorten_label(label) for label in steps["label"]],
             "value": values,
             "low": steps["low_times_as_fast"].astype(float).fillna(values),
             "high": steps["high_times_as_fast"].astype(float).fillna(values),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.insight.limit_lines import describe_headline
 from profiler_job.analysis.insight.other_gpus import COMPUTED
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, infer_step_times
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, infer_step_times, shorten_label
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, PARTS, StepLimit
 
 COLUMNS = ["label", "scope", "time_ns"]
@@ -59,7 +59,7 @@ def _lower(line: str) -> str:
 def chart_tuned_limits(limits: Mapping[str, StepLimit]) -> pd.DataFrame:
     """Return the rows of the figure: COLUMNS."""
     rows = [
-        (label.partition(",")[0], SCOPES[name], limit.parts[name])
+        (shorten_label(label), SCOPES[name], limit.parts[name])
         for label, limit in limits.items()
         for name in PARTS
         if name in SCOPES

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pandas as pd
 
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
-from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_processes, is_different
+from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_processes, compare_rounds, is_different
 from profiler_job.jobs.contract.ranges import STEP
 from profiler_job.jobs.contract.tuning import TuneRatio
 
@@ -54,6 +54,32 @@ def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFr
     columns = {name: [getattr(ratio, name) if ratio else float("nan") for ratio in ratios] for name in names}
     columns |= {"differs": [bool(ratio and is_different(ratio)) for ratio in ratios]}
     return pd.DataFrame(columns, index=run_ids.index)
+
+
+def measure_spreads(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Measure how well the ratio of two runs repeats that took turns in the same processes, two or more: run_id, other,
+    by_turns, apart. Both are the largest ratio over the smallest, less 1: by_turns of ratios within the rounds of each
+    process, apart of the medians of a run in one process and of the other run in the next, as if each process had one
+    run. The first run that shares processes is compared with each other one. rounds: as `list_rounds` makes them."""
+    turned = rounds[rounds["round"] >= 0].sort_values(["run_id", "group", "round"])
+    of_runs = {
+        run: {group: rows.set_index("round")["wall_ns"] for group, rows in table.groupby("group")}
+        for run, table in turned.groupby("run_id")
+    }
+    sharing: dict[tuple[str, ...], list[str]] = {}
+    for run, groups in of_runs.items():
+        sharing.setdefault(tuple(groups), []).append(run)
+    pairs = [(runs[0], other, groups) for groups, runs in sharing.items() if len(groups) > 1 for other in runs[1:]]
+    rows = []
+    for run, other, shared in pairs:
+        first, second = of_runs[run], of_runs[other]
+        both = [pd.concat([first[group], second[group]], axis=1, join="inner") for group in shared]
+        turns = [compare_rounds(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist()).times_as_fast for table in both]
+        following = [*shared[1:], shared[0]]
+        apart = [first[group].median() / second[next_].median() for group, next_ in zip(shared, following)]
+        spreads = {name: max(ratios) / min(ratios) - 1 for name, ratios in (("by_turns", turns), ("apart", apart))}
+        rows.append({"run_id": run, "other": other} | spreads)
+    return pd.DataFrame(rows, columns=["run_id", "other", "by_turns", "apart"])
 
 
 def select_fastest_processes(steps: pd.DataFrame) -> pd.DataFrame:

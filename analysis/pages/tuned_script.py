@@ -6,7 +6,13 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import load_change
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
+from profiler_job.analysis.insight.tuned_ladder import (
+    TunedLadder,
+    chart_ladder,
+    has_several_peaks,
+    list_diff_lines,
+    name_tuned,
+)
 from profiler_job.analysis.insight.tuned_limits import (
     SCOPES,
     chart_tuned_limits,
@@ -16,6 +22,7 @@ from profiler_job.analysis.insight.tuned_limits import (
 from profiler_job.analysis.insight.tuned_parts import TunedStep
 from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, describe_screen
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
 
 SERIES = "with its 95% interval"
 NUMBERS = {
@@ -26,6 +33,8 @@ NUMBERS = {
     "cost": "usd_per_million",
 }
 """The columns of the ladder with the key numbers of a first screen."""
+TWICE = 2
+"""How many times as large micro-batches are in the line of their card if it is not known."""
 RATIO_ENDS = {"ratio": "", "low": "low_", "high": "high_"}
 
 
@@ -65,17 +74,20 @@ def _describe_cards(ladder: TunedLadder) -> list[dict[str, Any]]:
         module = load_change(row["change"])
         ratios = {name: row[f"before_{end}times_as_fast"] for name, end in RATIO_ENDS.items()}
         times = {"before_ns": before_ns, "shown_ns": before_ns, "after_ns": row["step_ns"], "apart": None}
-        code = {"actions": [module.ACTION], "lines": [module.LINE], "where": "", "do": ""}
+        factor = ladder.tuning.accumulation.factor if ladder.tuning.accumulation else TWICE
+        line = module.LINE.replace(f"= {TWICE}", f"= {factor}") if row["change"] == FEWER_ACCUMULATIONS else module.LINE
+        code = {"actions": [module.ACTION], "lines": [line], "where": "", "do": ""}
         cards.append({"changes": (row["change"],), "kind": MEASURED, **ratios, **times, **code})
     return sorted(cards, key=lambda card: -card["ratio"])[:MOST_CARDS]
 
 
 def _tables(ladder: TunedLadder) -> list[Table]:
-    steps = ladder.steps
+    steps = ladder.steps.assign(precision=ladder.steps["precision"].astype(str).str.upper())
     known = [
         _ratio_column("expected_times_as_fast", "expected from parts", "expected_"),
         Column("tokens_per_s", "tokens/s", "count", absent="n/a"),
         Column("mfu_share", "MFU of data-sheet peak", "share", absent="n/a"),
+        *([Column("precision", "precision")] if has_several_peaks(steps) else []),
         Column("peak_bytes", "peak allocated", "bytes", absent="n/a"),
         Column("usd_per_million", "USD for 1M tokens", "number", absent="n/a"),
         Column("losses", "loss differs by", "words", absent="n/a"),

@@ -119,6 +119,7 @@ HEADINGS = {
     "tokens_per_s": "tokens/s",
     "usd_per_million": "1M tokens",
     "mfu_share": "MFU",
+    "mfu": "MFU",
     "peak_bytes": "peak allocated",
     "losses": "loss differs",
     "could_save_share": "could save up to",

@@ -51,7 +51,7 @@ DROPPED = {
     "matmuls": ("flops", "operator", "batch"),
     "copy_lines": ("function", "copy_ns", "bytes"),
     "allocation_lines": ("function",),
-    "tuned_steps": ("peak_bytes", "mfu_share", "usd_per_million", "tokens_per_s", "losses"),
+    "tuned_steps": ("peak_bytes", "mfu_share", "mfu", "usd_per_million", "tokens_per_s", "losses"),
     "tuned_other_code": ("on_top_of", "why"),
     "tuned_not_helping": ("peak_bytes", "on_top_of", "could_save_share"),
 }

@@ -13,13 +13,14 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.insight.tuned_ladder import TunedLadder, list_diff_lines, name_tuned
+from profiler_job.analysis.insight.tuned_ladder import TunedLadder, has_several_peaks, list_diff_lines, name_tuned
 from profiler_job.analysis.render.escaped_text import escape_csv_cell, escape_markdown
 from profiler_job.analysis.render.terminal_text import wrap_text
 from profiler_job.analysis.show.show_formats import describe_left_out, format_table
 from profiler_job.analysis.show.table_columns import fit_table
 from profiler_job.jobs.contract.json_format import add_format_version
 from profiler_job.jobs.contract.printable import make_printable
+from profiler_job.jobs.contract.quantities import format_share
 
 FORMS = ("text", "json", "csv", "md")
 TITLES = {
@@ -30,14 +31,15 @@ TITLES = {
 }
 SHOWN = {
     "steps": (
-        *("label", "step_ns", "times_as_fast", "over_before", "tokens_per_s", "mfu_share", "peak_bytes"),
+        *("label", "step_ns", "times_as_fast", "over_before", "tokens_per_s", "mfu_share", "mfu", "peak_bytes"),
         *("usd_per_million", "losses"),
     ),
     "other_code": ("label", "expected_ratio", "on_top_of", "why", "what_to_write"),
     "not_helping": ("label", "verdict", "with_it", "could_save_share", "peak_bytes", "on_top_of", "why"),
     "not_reached": ("label", "could_save_share", "why"),
 }
-"""Columns of the tables that people read. over_before, with_it: how many times as fast as the step before in the
+"""Columns of the tables that people read. mfu: in place of mfu_share if its peak is of more than one precision.
+over_before, with_it: how many times as fast as the step before in the
 ladder, or as the variant without the candidate, with the 95% interval. expected_ratio: the same, from parts of a
 step."""
 
@@ -83,8 +85,17 @@ def list_tables(ladder: TunedLadder) -> Iterator[tuple[str, str, pd.DataFrame]]:
         known = {"with_it": "", "expected_ratio": "expected_"}
         more = {column: [_format_ratio(row, prefix) for row in records] for column, prefix in known.items()}
         rows = rows.assign(over_before=over_before, **more)
+        if name == "steps" and has_several_peaks(rows):
+            shown = [None if pd.isna(row["mfu_share"]) else _format_mfu(row) for row in records]
+            rows = rows.assign(mfu=shown, mfu_share=None)
+        else:
+            rows = rows.assign(mfu=None)
         rows = rows.astype(object).where(rows.notna() & (rows != ""), None)
         yield name, title, rows[[column for column in SHOWN[name] if rows[column].notna().any()]].infer_objects()
+
+
+def _format_mfu(row: dict[str, Any]) -> str:
+    return f"{format_share(row['mfu_share'])} of {row['precision'].upper()}"
 
 
 def _format_ratio(row: dict[str, Any], prefix: str) -> str | None:

@@ -20,14 +20,10 @@ from profiler_job.analysis.show.tuned_forms import list_tables
 from profiler_job.jobs.contract.printable import make_printable
 
 TITLE = "Times as fast as the script as it is"
-NOTE = (
-    "Each change is on top of those before it. The interval (95%) of a change compares it with the step before it: both"
-    " were measured by turns."
-)
-
-PARTS_NOTE = (
+NOTE = "Each change is on top of those before it. Intervals are of 95%."
+PARTS_NOTE = Markup(
     "Rows: phase, module, kind of kernel. The step was timed without a profiler; its parts were traced in another one."
-    " `profiler-job profile` names the lines that the GPU waits for."
+    " <code>profiler-job profile</code> names the lines that the GPU waits for."
 )
 
 

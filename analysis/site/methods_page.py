@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.analysis.metrics import exchange, run_grid, timing
+from profiler_job.analysis.metrics.turns import list_rounds, measure_spreads
 from profiler_job.analysis.pages import environment, telemetry
 from profiler_job.analysis.pages.topics import METHODS
 from profiler_job.analysis.recording import store
@@ -83,6 +84,23 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
         "usual": _num_usual(rec, every),
         "profiler": _profiler(every),
         "clock": timing.clock_lead(rec.kernels),
+        "spread": _summarize_spreads(every),
+    }
+
+
+def _summarize_spreads(every: Sequence[store.Recording]) -> dict[str, Any]:
+    """How well ratios repeat of runs that took turns, and of runs in processes of their own; {} if none took turns."""
+    tables = [measure_spreads(list_rounds(rec.steps, rec.processes)) for rec in every]
+    spreads = pd.concat(tables)
+    if not len(spreads):
+        return {}
+    names = {name for rec, table in zip(every, tables) if len(table) for name in rec.runs["gpu_name"].astype(str)}
+    return {
+        "number": len(spreads),
+        "closer": int((spreads["by_turns"] < spreads["apart"]).sum()),
+        "by_turns": (spreads["by_turns"].median(), spreads["by_turns"].max()),
+        "apart": (spreads["apart"].median(), spreads["apart"].max()),
+        "gpus": sorted(names),
     }
 
 

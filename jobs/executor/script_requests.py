@@ -27,6 +27,10 @@ class ScriptRequests:
         (self.folder.path / f"{self.num_sent}.json").write_text(json.dumps(request), encoding="utf-8")
         os.write(self.gate, b"\n")
 
+    def is_read(self) -> bool:
+        """Return whether the process has read the latest request."""
+        return not (self.folder.path / f"{self.num_sent}.json").exists()
+
     def read_answer(self) -> Any:
         """Return the answer to the latest request; None if there is none yet."""
         with suppress(FileNotFoundError):

@@ -63,7 +63,8 @@ def confirm_winner(search: ConfirmedSearch) -> None:
     winner, is_by_cpu = tuning.ladder[-1], search.do_processes_decide
     turned = tuning.confirmation.by_turns or winner.ratio_base
     try:
-        pairs = measure_pairs(search, (), winner.changes, FEWEST_PAIRS if is_by_cpu else FEW_PAIRS)
+        num_in_sequence = FEWEST_PAIRS if is_by_cpu else FEW_PAIRS
+        pairs = measure_pairs(search, (), winner.changes, num_in_sequence, is_last=True)
     except OverBudgetError:
         if is_by_cpu:
             widen(tuning, turned)

@@ -96,14 +96,18 @@ def measure_pairs(
     num_in_sequence: int,
     reserve_s: float = 0.0,
     stops_if_slower: bool = False,
+    is_last: bool = False,
 ) -> ProcessPairs:
     """Measure two variants in processes of their own. num_in_sequence: pairs if they run one after another. reserve_s:
     time of the search that is kept. stops_if_slower: whether the first pair is enough if the second variant is slower
-    in it. Raises OverBudgetError if there is no time for a pair, and VariantFailedError."""
+    in it. is_last: whether nothing else needs the time; then a pair that may take too long is tried. Raises
+    OverBudgetError if there is no time for a pair, and VariantFailedError."""
     most = count_most_pairs(search)
     left_s = search.left_s - reserve_s
     if most:
         fitting = [number for number in range(most, 0, -1) if estimate_s(search, number) <= left_s]
+        if not fitting and is_last and left_s > search.starts_s + FEWEST_ROUNDS * plan_rounds(search, 1)[1] + END_S:
+            fitting = [1]
         if not fitting:
             raise OverBudgetError("too little time was left for processes of both")
         num_rounds, round_s = plan_rounds(search, fitting[0])

@@ -46,6 +46,7 @@ from profiler_job.jobs.contract.tuning import (
     ExpectedRatio,
     LadderStep,
     Method,
+    NoLossCode,
     Outcome,
     Place,
     Tried,
@@ -73,6 +74,8 @@ MOST_TRIES = 2
 COMPILE_S = 40.0
 """Time that must be left for a change that compiles."""
 OTHER_S = 5.0
+MARGIN = 1.2
+"""How many times as long as estimated the last pair of processes may take."""
 LONGEST_RESERVE = 0.45
 """Part of the budget that is kept for more than one pair of processes of the winner and of the script, at most."""
 WEAKER_THAN = {
@@ -82,6 +85,7 @@ WEAKER_THAN = {
     COMPILE_BLOCKS: (COMPILE, CUDA_GRAPHS),
 }
 """Changes that would take the place of a kept one which does more."""
+COVERED = "covered by {label}"
 COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 """Changes of what a compiled model computes."""
 MUCH = 0.02
@@ -136,7 +140,9 @@ class Search:
             is_whole &= self.try_processes()
             confirm_winner(self)
             compare_steps(self)
-            self.tuning.is_complete = is_whole
+            winner = self.tuning.winner
+            is_confirmed = winner is None or winner.losses.reason is not NoLossCode.NOT_MEASURED
+            self.tuning.is_complete = is_whole and is_confirmed
         except OverBudgetError:
             pass
         finally:
@@ -152,7 +158,7 @@ class Search:
         """Time that is kept for processes of the winner and of the script without changes."""
         most = count_most_pairs(self)
         wanted_s = min(estimate_s(self, most), LONGEST_RESERVE * self.tuning.budget_s)
-        return max(wanted_s, estimate_s(self, min(1, most)))
+        return max(wanted_s, MARGIN * estimate_s(self, min(1, most)))
 
     @property
     def compiles_s(self) -> float:
@@ -171,7 +177,7 @@ class Search:
 
     @property
     def starts_s(self) -> float:
-        """Time that the next process takes to its first answer: it finds in a cache what the first one read from a
+        """Time that the next process takes to its first request: it finds in a cache what the first one read from a
         disk, and what the script compiles itself."""
         return self.engine.starts_s * (WARM if self.engine.num_started < 2 else 1.0)
 
@@ -193,14 +199,17 @@ class Search:
         self.save(self.tuning)
 
     def ask(self, kind: str, left_s: float | None = None, **request: Any) -> Any:
-        """Ask the process in which variants take turns. One that has just taken all its steps is started once more."""
-        left_s = self.left_s if left_s is None else left_s
+        """Ask the process in which variants take turns. One that has just taken all its steps is started once more, if
+        there is time for it. left_s: for all of it, else what is left."""
+        end = self.deadline if left_s is None else self.clock() + left_s
         try:
-            return self.engine.ask({"kind": kind} | request, left_s)
+            return self.engine.ask({"kind": kind} | request, end - self.clock())
         except VariantFailedError as error:
             if not error.is_short:
                 raise
-            return self.engine.ask({"kind": kind} | request, left_s)
+            if end - self.clock() < self.starts_s:
+                raise OverBudgetError("too little time was left to start the script again") from None
+            return self.engine.ask({"kind": kind} | request, end - self.clock())
 
     # ------------------------------------------------------------------------------------------------- the script
 
@@ -225,13 +234,13 @@ class Search:
             self.say(f"without changes: {format_time(self.tuning.base.step_ns)} a step")
         self.update()
 
-    def look(self) -> None:
-        """Learn what limits the variant that is fastest until now."""
+    def look(self, left_s: float | None = None) -> None:
+        """Learn what limits the variant that is fastest until now. left_s: as of `ask`."""
         if self.is_by_processes:
             run = self.engine.run(self.current, self.left_s)
             self.shares = {"step_ns": run.step_ns, "kernels": None, "phases": {}}
         else:
-            self.shares = self.ask("profile", variant=list(self.current))
+            self.shares = self.ask("profile", left_s, variant=list(self.current))
 
     def describe_base(self) -> BaseStep:
         noted = {"inputs": self.facts.get("inputs", []), "forwards": self.facts["forwards"], "steps": []}
@@ -311,7 +320,7 @@ class Search:
         tried = self.list_tried(name)
         if name in self.current or any(each.outcome in SEEN for each in tried):
             return False
-        if self.is_weaker(name):
+        if self.find_stronger(name):
             return False
         measured = [each for each in tried if each.outcome is Outcome.NOT_FASTER]
         if len(measured) >= MOST_TRIES:
@@ -319,9 +328,9 @@ class Search:
         newer = set(self.current) - set(measured[-1].on_top_of) if measured else set(REMAKING)
         return bool(newer.intersection(REMAKING))
 
-    def is_weaker(self, name: str) -> bool:
-        """Return whether a kept change does more than a candidate, which would take its place."""
-        return any(stronger in self.current for stronger in WEAKER_THAN.get(name, ()))
+    def find_stronger(self, name: str) -> str | None:
+        """Return the kept change that does more than a candidate, which would take its place; None if there is none."""
+        return next((stronger for stronger in WEAKER_THAN.get(name, ()) if stronger in self.current), None)
 
     def skip(self, name: str, saving: float) -> None:
         """Note that a candidate could save too little on top of the changes until now."""
@@ -399,7 +408,10 @@ class Search:
         one compilation."""
         if tried.change in COMPILING or self.is_compiled:
             return
-        kernels = self.ask("profile", variant=list(after))["kernels"]
+        try:
+            kernels = self.ask("profile", self.left_s - self.reserve_s, variant=list(after))["kernels"]
+        except OverBudgetError:
+            return
         before_ns = self.shares["kernels"]["busy"]
         saved = 1 - kernels["busy"] / before_ns if kernels and before_ns else 0.0
         if saved >= LEAST_HIDDEN:
@@ -432,7 +444,7 @@ class Search:
         self.update()
         if not CHANGES[tried.change].needs_process:
             with suppress(VariantFailedError):  # then what limits it is as it was
-                self.look()
+                self.look(self.left_s - self.reserve_s)
                 self.tuning.ladder[-1].kernels = self.shares["kernels"]
 
     # ------------------------------------------------------------------------------------------------- measuring
@@ -510,10 +522,13 @@ class Search:
             if not self.list_tried(name):
                 outcome = Outcome.NOT_REACHED
                 saving = self.bound(name) if self.shares else None
-                saving = 0.0 if self.is_weaker(name) else saving
+                stronger = self.find_stronger(name)
+                saving = 0.0 if stronger else saving
                 if saving is not None and saving < LEAST_SAVING:
                     outcome = Outcome.SKIPPED_BELOW_1_PERCENT
-                self.tuning.tried.append(Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving))
+                tried = Tried(change=name, on_top_of=self.current, outcome=outcome, could_save=saving)
+                tried.message = COVERED.format(label=LABELS[stronger]) if stronger else ""
+                self.tuning.tried.append(tried)
 
 
 def format_tried(tried: Tried) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Protocol
 
-from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
+from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS, LABELS
 from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.tuning import Accumulation, Tuning
 from profiler_job.jobs.executor.failures import describe_exit
@@ -132,7 +132,8 @@ class FollowedProcess:
 
 class TurnsProcess:
     """The process in which variants of a script take turns. It is started when it is needed, and again when it has
-    ended. changes: those that may be asked for. starts_s: how long the latest took to the first answer."""
+    ended. changes: those that may be asked for. starts_s: how long the latest took until it read its first request: the
+    answer to that may take compilations."""
 
     def __init__(self, script: TunedScript, changes: Sequence[str]):
         self.script, self.changes = script, changes
@@ -151,6 +152,8 @@ class TurnsProcess:
         assert self.running is not None and self.running.requests is not None
         self.running.requests.send(request)
         while (answer := self.running.requests.read_answer()) is None:
+            if is_new and self.running.requests.is_read():
+                self.starts_s, is_new = time.monotonic() - began, False
             if self.running.has_ended and self.running.requests.read_answer() is None:
                 raise self.running.explain_end()
             if time.monotonic() - began > left_s:
@@ -202,7 +205,7 @@ class Engine(Protocol):
 
     @property
     def starts_s(self) -> float:
-        """Time that the latest processes took to their first answer; all of it if one was not asked for any."""
+        """Time that the latest processes took to their first request; all of it if one was not asked for any."""
 
     @property
     def num_started(self) -> int:
@@ -277,4 +280,4 @@ def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = mat
 def check_applied(not_applied: Mapping[str, str]) -> None:
     """Raise VariantFailedError if a process could not be given its changes. not_applied: reasons by change."""
     if not_applied:
-        raise VariantFailedError("; ".join(f"{name}: {reason}" for name, reason in not_applied.items()))
+        raise VariantFailedError("; ".join(f"{LABELS.get(name, name)}: {why}" for name, why in not_applied.items()))

@@ -1,5 +1,6 @@
 """Requests of the program that started a script: `1.json`, `2.json` and so on in a folder, and a line in its FIFO for
-each. The answer to the first is `1.answer.json`. Loaded into other people's scripts, as `follow` is."""
+each. One that is read is removed. The answer to the first is `1.answer.json`. Loaded into other people's scripts, as
+`follow` is."""
 
 import json
 import os
@@ -23,7 +24,9 @@ class ProgramRequests:
         if not os.read(self.gate, 1):
             return None
         self.number += 1
-        request: dict[str, Any] = json.loads((self.folder / f"{self.number}.json").read_text(encoding="utf-8"))
+        file = self.folder / f"{self.number}.json"
+        request: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        file.unlink()
         return request
 
     def answer(self, content: Any) -> None:

@@ -4,16 +4,17 @@ import pytest
 
 from profiler_job.analysis.insight.tuned_ladder import interpret_tuning
 from profiler_job.analysis.insight.tuned_parts import AS_IT_IS, TUNED, read_tuned_steps
+from profiler_job.analysis.pages import tuned_script
 from profiler_job.analysis.show.tuned import PAGE, show_tuned
 from profiler_job.analysis.site.page_context import make_site
 from profiler_job.analysis.site.tuned_pages import write_tuned
 from profiler_job.jobs.contract.step_limit import COMPUTE
-from profiler_job.jobs.contract.tuning import name_trace, write_tuning
+from profiler_job.jobs.contract.tuning import Accumulation, name_trace, write_tuning
 from tests import synthetic
 from tests.capture.traces import make_followed, make_training
 from tests.insight.test_tuned_limits import make_kernels
 from tests.page_words import read_page
-from tests.show.tunings import make_tuning
+from tests.show.tunings import make_step, make_tuning
 
 
 @pytest.fixture
@@ -69,3 +70,14 @@ def test_both_pages_begin_with_the_step_as_it_is(folder, tmp_path, tuning):
     of_site = read_page(tmp_path / "docs" / "report" / "tuned" / "train-tune.md")
     assert "gradient sums" in of_site and of_site.index("do this next") < of_site.index("What to write")
     assert of_site.index("BF16 autocast") < of_site.index("What to write")
+
+
+def test_the_card_of_larger_micro_batches_has_their_factor(folder, tuning):
+    """It said twice as large of a winner whose were 40 times."""
+    change = "fewer_accumulations"
+    tuning.ladder = [make_step(change, (change,), 40, 5.0)]
+    for factor in (40, 2):
+        tuning.accumulation = Accumulation(rows=12, num_passes=40, factor=factor)
+        ladder = interpret_tuning(tuning)
+        (card,) = tuned_script.answer(ladder, read_tuned_steps(folder, ladder)).facts["screen"]["cards"]
+        assert card["lines"] == [f"batch_size *= {factor}; accumulation_steps //= {factor}"]

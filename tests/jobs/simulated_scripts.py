@@ -120,6 +120,7 @@ class SimulatedScript:
 
     def take_turns(self, variants, plan, left_s):
         self.is_running = False
+        end = self.now + left_s
         self.plans.append(plan)
         for changes in variants:
             self.fail(changes)
@@ -127,7 +128,8 @@ class SimulatedScript:
         self.num_started += plan.num_each * len(variants) - 1
         if self.at_gate:
             raise self.at_gate
-        self.pass_time(plan.num_rounds * len(variants) * plan.num_each * max(plan.turn_s, 0.2), left_s)
+        rounds_s = plan.num_rounds * len(variants) * plan.num_each * max(plan.turn_s, 0.2)
+        self.pass_time(rounds_s, end - self.now)
         return [[self.note_run(changes, plan.num_rounds) for _ in range(plan.num_each)] for changes in variants]
 
     def end(self):

@@ -1,11 +1,13 @@
 """The end of the search of `tune` on simulated scripts: processes of the winner, and of what needs its own process."""
 
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
 from profiler_job.jobs.contract.tuning import Method, NoLossCode, Outcome
-from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError
+from profiler_job.jobs.executor import tuned_script
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, TurnsProcess, VariantFailedError
 from tests.jobs.simulated_scripts import EFFECTS, MS, CpuLimitedScript, SimulatedScript, list_ladder, outcomes, search
 
 
@@ -82,6 +84,61 @@ def test_fewer_processes_take_turns_if_the_time_is_short():
     assert plans[0.45] < plans[0.6] == plans[10.0] == 3
 
 
+def test_a_pair_that_may_take_too_long_is_tried_for_the_losses_of_the_winner():
+    """Nothing else needs the time that is left: 36 s of 240 were, and no losses were compared."""
+
+    class Overestimated(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            self.starts_s = 40.0 if request["kind"] == "rounds" else 5.0
+            return answer
+
+    script = Overestimated({"bf16": 0.5})
+    tuning = search(script, minutes=0.75, asked=("bf16",))
+    assert script.plans[0].num_each == 1 and tuning.winner.losses.reason is None and script.now <= 45
+    assert len(tuning.confirmation.winner_ns) == 1
+
+
+def test_a_start_ends_before_the_first_answer_which_may_take_compilations(monkeypatch):
+    """A script that ended was started with a ladder to compile, so that a start seemed to take a minute."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda _: now.__setitem__(0, now[0] + 1.0))
+    monkeypatch.setattr(tuned_script, "time", clock)
+    requests = SimpleNamespace(
+        send=lambda request: None,
+        is_read=lambda: now[0] >= 5,
+        read_answer=lambda: "rounds" if now[0] >= 60 else None,
+    )
+    running = SimpleNamespace(requests=requests, has_ended=False)
+    turns = TurnsProcess(SimpleNamespace(start=lambda *given, **plan: running), [])
+    assert turns.ask({"kind": "rounds"}) == "rounds" and turns.starts_s == 5 and now == [60]
+
+
+@dataclass
+class EndingScript(SimulatedScript):
+    """It takes its last step when the ladder has been compiled; started again, it compiles for `again_s`."""
+
+    again_s: float = 60.0
+    has_ended: bool = False
+
+    def ask(self, request, left_s):
+        if len(request.get("variants", ())) > 2:
+            self.pass_time(self.compile_s if not self.has_ended else self.again_s, left_s)
+            if not self.has_ended:
+                self.has_ended, self.is_running = True, False
+                raise VariantFailedError("it ended", is_short=True)
+        return super().ask(request, left_s)
+
+
+@pytest.mark.parametrize("seconds", [100, 120, 140, 160, 200, 240])
+def test_a_script_that_ends_while_its_ladder_is_compiled_leaves_the_winner_its_losses(seconds):
+    """What was left was counted from before it ended, so that the ladder took what was kept for the winner."""
+    script = EndingScript(EFFECTS)
+    tuning = search(script, minutes=seconds / 60)
+    assert list_ladder(tuning)[:2] == ["bf16", "fused_adamw"] and script.now <= seconds
+    assert tuning.winner.losses.reason is None and tuning.confirmation.winner_ns
+
+
 def test_few_cores_take_longer_to_start_processes():
     script = SimulatedScript({"bf16": 0.5}, cores=2)
     search(script, minutes=0.6, asked=("bf16",))
@@ -129,6 +186,9 @@ def test_an_interval_by_turns_is_made_wider_if_no_time_was_left_for_processes():
 
     tuning = search(Slow({}, compile_s=10.0), asked=("cuda_graphs",))
     assert not tuning.confirmation.winner_ns and tuning.winner.losses.reason is NoLossCode.NOT_MEASURED
+    assert not tuning.is_complete, "the same command goes on with the losses"
+    again = search(TracedScript({}, compile_s=10.0), tuning.model_copy(deep=True))
+    assert again.winner.losses.reason is None and again.is_complete
     ratio = tuning.winner.ratio_base
     assert ratio.low < ratio.times_as_fast / 1.2 and ratio.high > ratio.times_as_fast * 1.2
 

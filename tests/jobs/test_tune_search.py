@@ -7,7 +7,7 @@ import pytest
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.tuning import Accumulation, Method, NoPartsCode, Outcome
 from profiler_job.jobs.executor.tune_bounds import LEAST_SAVING
-from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, Search
+from profiler_job.jobs.executor.tune_search import FIRST_ROUNDS, MARGIN, Search
 from profiler_job.jobs.executor.tuned_script import VariantFailedError
 from tests.jobs.simulated_scripts import EFFECTS, MS, CpuLimitedScript, SimulatedScript, list_ladder, outcomes, search
 
@@ -200,6 +200,13 @@ def test_a_larger_batch_that_may_not_fit_says_so_and_one_of_unknown_rows_says_no
     assert outcomes(unknown, "fused_loss") == [Outcome.SKIPPED_BELOW_1_PERCENT], "it has no such loss"
 
 
+def test_what_another_change_does_better_says_which():
+    tuning = search(SimulatedScript({"cuda_graphs": 0.5, "bf16": 0.3}, parts={"matmul": 0.3, "other": 0.1}))
+    why = {tried.change: tried.message for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT}
+    assert why["tf32"] == "covered by BF16 autocast" and why["compile"] == "covered by CUDA graphs"
+    assert why["expandable_segments"] == ""
+
+
 def test_what_could_not_save_1_percent_is_skipped():
     tuning = search(SimulatedScript(EFFECTS))
     skipped = [tried for tried in tuning.tried if tried.outcome is Outcome.SKIPPED_BELOW_1_PERCENT]
@@ -317,7 +324,7 @@ def test_a_cold_compilation_is_not_reserved_for_processes_that_find_it_in_a_cach
     known.facts = {"compiled": True}
     for script.num_started, script.starts_s in ((1, 50.0), (2, 5.0)):
         reserved.append(known.reserve_s)
-    assert reserved[1] == pytest.approx(2.2 * 5 + 0.6 * known.compiled_s) and reserved[0] < 0.45 * 200
+    assert reserved[1] == pytest.approx(MARGIN * (2.2 * 5 + 0.6 * known.compiled_s)) and reserved[0] < 0.45 * 200
 
 
 def test_a_script_that_compiles_itself_is_compiled_again_by_what_changes_it():

@@ -6,7 +6,13 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.metrics import step_clocks, timing
-from profiler_job.analysis.metrics.turns import compare_turns, find_turned_runs, list_rounds, select_fastest_processes
+from profiler_job.analysis.metrics.turns import (
+    compare_turns,
+    find_turned_runs,
+    list_rounds,
+    measure_spreads,
+    select_fastest_processes,
+)
 from profiler_job.jobs.contract.paired_ratio import SPREAD_OF_RATIOS
 
 FEW, ENOUGH = 5, 8
@@ -84,3 +90,15 @@ def test_steps_of_other_runs_stay_as_they_are():
     sizes = select_fastest_processes(mixed).groupby(["run_id", "collector"]).size()
     assert sizes.to_dict() == {("a", "nsys"): 8, ("a", "timer"): 8, ("b", "timer"): 2}
     assert find_turned_runs(mixed) == {"b"} and not find_turned_runs(steps)
+
+
+def test_ratios_of_runs_that_take_turns_repeat_if_processes_do_not():
+    """b is twice as fast in each process. One process is ten times as slow as the other, so that a ratio of two
+    processes is 0.2 or 20."""
+    steps = make_steps(ENOUGH, a=(100, 200, 2000), b=(100, 100, 1000), c=(100, 50, 500))
+    (first, second) = measure_spreads(list_rounds(steps, make_processes("a", "b", "c"))).to_dict("records")
+    assert (first["run_id"], first["other"], second["other"]) == ("a", "b", "c")
+    assert first["by_turns"] == pytest.approx(0, abs=1e-9) and first["apart"] == pytest.approx(99)
+    alone = make_steps(ENOUGH, a=(100, 200), b=(100, 100))
+    assert measure_spreads(list_rounds(alone, make_processes("a", "b"))).empty, "one process shows no spread"
+    assert measure_spreads(list_rounds(alone.assign(round=-1), make_processes("a", "b"))).empty

@@ -17,6 +17,7 @@ from profiler_job.analysis.insight.tuned_ladder import (
     describe_ratio,
     interpret_tuning,
     name_tuned,
+    shorten_label,
 )
 from profiler_job.analysis.show.tuned_forms import FORMS, format_tuned
 from profiler_job.analysis.show.tuned_page import render_tuned
@@ -162,6 +163,7 @@ def test_every_outcome_has_a_verdict():
     [
         ({"num": 9, "largest": 0.0}, "Losses are the same (9 compared)"),
         ({"num": 9, "largest": 5e-5, "step": 2}, "but for rounding: they differ by at most 0.005% in step 2"),
+        ({"num": 9, "largest": 1.2e-7, "step": 8}, "they differ by less than 0.001% in step 8"),
         ({"num": 9, "largest": 0.02, "repeated": 0.03}, "Losses differ by at most 2% (9 compared; two runs"),
         ({"num": 9, "largest": 15.0, "first": 1.5}, "differ by 150% in the first step, by at most 1,500%"),
         ({"num": 9, "largest": 0.02, "repeated": 0.001}, "Losses differ by at most 2% (9 compared; two runs"),
@@ -252,6 +254,57 @@ def test_processes_that_gave_a_ratio_do_not_confirm_it():
         assert any("Fresh processes" in note for note in notes) == is_told
 
 
+def test_the_last_ratio_agrees_with_its_steps_if_processes_gave_it():
+    """It said 2.49 times as fast as the step before, of 7.44 ms and 3.63 ms: one was by turns, the other was not."""
+    last = make_step("compile", ("bf16", "compile"), 40, 2.5, "bf16", ratio_base=make_ratio(5.0, 0.1))
+    ladder = [make_step("bf16", ("bf16",), 100, 2.0, "bf16"), last]
+    for by_turns in (make_ratio(6.0), None):
+        confirmed = Confirmation(base_ns=(200e6,), winner_ns=(40e6,), num_rounds=9, by_turns=by_turns)
+        steps = interpret_tuning(make_tuning(ladder=ladder, confirmation=confirmed)).steps
+        assert steps["before_times_as_fast"].iloc[1] == 2.0 and steps["before_times_as_fast"].iloc[2] == 2.5
+        if by_turns is not None:
+            assert steps["step_ns"].iloc[1] / steps["step_ns"].iloc[2] == pytest.approx(2.5)
+            assert steps["before_low_times_as_fast"].iloc[2] == pytest.approx(4.5 / 2.04)
+            assert steps["before_high_times_as_fast"].iloc[2] == pytest.approx(5.5 / 1.96)
+    last.ratio_before, last.ratio_base = make_ratio(3.0), make_ratio(4.0)
+    steps = interpret_tuning(make_tuning(ladder=ladder, confirmation=Confirmation(by_turns=make_ratio(6.0)))).steps
+    assert steps["before_times_as_fast"].iloc[2] == pytest.approx(2.0)
+
+
+def test_mfu_names_its_precision_if_the_ladder_has_several(ladder):
+    """It fell from 55 to 9%, of another peak, while the step was 2.3 times as fast."""
+    for shown in (format_tuned(ladder, "text", 160), format_tuned(ladder, "md", 80), render_tuned(ladder)):
+        assert "30.0% of FP32" in shown and "of BF16" in shown
+    one = interpret_tuning(make_tuning(ladder=[make_step("fused_adamw", ("fused_adamw",), 100, 2.0)]))
+    assert "30.0% of FP32" not in format_tuned(one, "md", 80) and "30.0%" in format_tuned(one, "md", 80)
+
+
+def test_what_other_code_would_hardly_give_is_no_advice():
+    """A fused loss of 1.02 (0.85 to 1.22) was, for a model whose winner compiles it."""
+    ratios = {"fused_loss": (1.02, 0.85, 1.22), "larger_batch": (1.3, 0.95, 1.7), "padding": (1.02, 1.01, 1.03)}
+    tried = [
+        Tried(
+            change=name,
+            outcome=Outcome.NOT_POSSIBLE,
+            expected=ExpectedRatio(times_as_fast=times, low=low, high=high),
+        )
+        for name, (times, low, high) in ratios.items()
+    ]
+    result = interpret_tuning(make_tuning(tried=tried))
+    assert [*result.other_code["change"]] == ["larger_batch", "padding"]
+    assert [*result.not_helping["verdict"]] == ["about as fast, by its parts"]
+
+
+def test_a_bound_that_shows_no_difference_is_none():
+    tried = [Tried(change="synchronisations", outcome=Outcome.BOUND, ratio=make_ratio(1.01))]
+    assert [*interpret_tuning(make_tuning(tried=tried)).tried["verdict"]] == ["no measurable difference"]
+
+
+def test_a_search_without_a_measurement_does_not_tell_what_it_showed():
+    left = make_tuning(ladder=[], patch=None, tried=[Tried(change="bf16", outcome=Outcome.NOT_REACHED)])
+    assert interpret_tuning(left).headline.startswith("No change was measured")
+
+
 def test_a_search_that_is_not_complete_says_how_to_go_on():
     """After how long in all: each time that the command goes on, it has a budget of its own."""
     notes = interpret_tuning(make_tuning(is_complete=False, asked=("tf32",), used_s=900)).notes
@@ -302,6 +355,20 @@ def test_the_figure_has_a_bar_for_each_step(ladder):
     rows = chart_ladder(ladder)
     assert rows["value"].tolist() == pytest.approx([1, 2, 4, 8]) and rows["label"].iloc[2] == "+ BF16 autocast"
     assert (rows["low"] <= rows["value"]).all() and (rows["high"] >= rows["value"]).all()
+
+
+@pytest.mark.parametrize(
+    ("label", "short"),
+    [
+        ("as it is", "as it is"),
+        ("+ BF16 autocast, not TF32", "+ BF16 autocast"),
+        ("+ TF32 + CUDA graphs", "+ TF32 + CUDA graphs"),
+        ("+ fused optimizer + padded dimensions + CUDA graphs", "+ CUDA graphs + 2 more"),
+    ],
+)
+def test_a_figure_has_room_for_its_labels(label, short):
+    """Of three changes the first was cut in half."""
+    assert shorten_label(label) == short
 
 
 def test_the_page_shows_what_to_write_and_the_figure_before_numbers(ladder):

@@ -29,7 +29,8 @@ class FewerAccumulations(AppliedChange):
         seen = self.rows, median_low(self.num_passes or [0])
         if f"{seen[0]},{seen[1]}" == os.environ.get(WANTED):
             return ""
-        return f"with other numbers in its code, a step has {seen[1]} backward passes of {seen[0]} rows"
+        passes = "1 backward pass" if seen[1] == 1 else f"{seen[1]} backward passes"
+        return f"with other numbers in its code, a step has {passes} of {seen[0]} rows"
 
 
 CHANGE = FewerAccumulations
