@@ -58,6 +58,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
+        "answer": make_printable(compare_formats.format_answer(pairs)),
         "counts": [
             compare_formats.format_counts(pairs, metric) for metric in compare_formats.list_counted_metrics(pairs)
         ],
@@ -125,11 +126,8 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
 
 
 def _summary(comparison: Comparison) -> list[str]:
-    """What other pages say about the comparison: of one pair the verdict, of several how many differ."""
-    first, *others = comparison.pairs
-    if not others:
-        return [compare_formats.format_headline(first)]
-    return [compare_formats.format_counts(comparison.pairs, metric) for metric in ("step", "kernel")]
+    """What other pages say about the comparison."""
+    return [compare_formats.format_answer(comparison.pairs)]
 
 
 def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, steady
-from profiler_job.analysis.pages.explore import shorten_names
 from profiler_job.analysis.metrics.turns import find_turned_runs
+from profiler_job.analysis.pages.explore import shorten_names
 from profiler_job.analysis.pages.titles import attention_of, name_size
 from profiler_job.analysis.render.text import short_parameters
 from profiler_job.jobs.contract import modes

@@ -70,8 +70,9 @@ def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     step), batch and GPUs."""
     mode = find_value_words("mode", str(run["mode"])) or str(run["mode"])
     gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
+    what = f"{mode.capitalize()} of {name_size(run)} at context {run['context_length']}"
     parts = [
-        f"{mode.capitalize()} of {name_size(run)} at context {run['context_length']} in {str(run['precision']).upper()}",
+        f"{what} in {str(run['precision']).upper()}",
         *[attention_of(str(run["attention"]))] * has_shape,
         *[find_value_name("compile", run.get("compile") or find_default("compile"))] * (run.get("workload") != SCRIPT),
         *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
