@@ -264,8 +264,8 @@ def format_metric(judged: Judgement) -> str:
     first, second = _format_both(judged)
     band = format_quantity(judged.kind, judged.band)
     where = "more than" if judged.is_real else "within"
-    said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
-    return f"{said} ({_format_difference(judged)}, band ±{band})"
+    said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A and {second} in B"
+    return f"{said} ({_format_difference(judged)}, {where} the noise band of ±{band})"
 
 
 def format_cause(cause: Cause) -> str:

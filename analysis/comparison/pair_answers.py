@@ -56,6 +56,8 @@ def _describe(
 
 def _count_of(number: int, known: Sequence[Judgement]) -> str:
     total = len(known)
+    if number == total == 2:
+        return "both pairs"
     return f"all {total} pairs" if number == total else f"{number} of {format_count(total, 'pair')}"
 
 

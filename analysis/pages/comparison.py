@@ -19,6 +19,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.jobs.contract.axes import find_value_name
 from profiler_job.jobs.contract.printable import make_printable
 
 SLUG = "comparison"
@@ -111,7 +112,8 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
 
 def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
     first, second = (make_printable(side.label) for side in (comparison.first, comparison.second))
-    if values := list(comparison.alignment.differences.values()):  # the same recording may be both sides
+    if differences := comparison.alignment.differences:  # the same recording may be both sides
+        values = [[str(find_value_name(axis, value)) for value in of] for axis, of in differences.items()]
         first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
     noises = comparison.noise, comparison.noise.least
     return {

@@ -252,7 +252,7 @@ def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict[str, Any]:
     state: dict[str, Any] = dict.fromkeys(beside)
     if run_id in beside.index:
         state |= beside.loc[run_id].dropna().to_dict()
-    return {"machine": state, "slow_host": machine.SLOW_HOST}
+    return {"machine": state}
 
 
 def _tables(frames: RunData) -> list[Table]:
