@@ -114,7 +114,9 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
     first, second = (make_printable(side.label) for side in (comparison.first, comparison.second))
     if differences := comparison.alignment.differences:  # the same recording may be both sides
         values = [[str(find_value_name(axis, value)) for value in of] for axis, of in differences.items()]
-        first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
+        named = [", ".join(of) for of in zip(*values)]
+        of_one = first == second
+        first, second = named if of_one else (f"{label} ({of})" for label, of in zip((first, second), named))
     noises = comparison.noise, comparison.noise.least
     return {
         "page": links.comparison,

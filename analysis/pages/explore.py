@@ -14,7 +14,14 @@ from profiler_job.analysis.pages.titles import SAID
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import AXES, find_default, find_label, find_value_label, find_value_name
+from profiler_job.jobs.contract.axes import (
+    AXES,
+    find_default,
+    find_label,
+    find_value_label,
+    find_value_name,
+    find_value_words,
+)
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -36,6 +43,7 @@ SELDOM = {
     "compile": lambda value: str(find_value_name("compile", value)),
     "memory_limit_gib": SAID["memory_limit_gib"],
     "accumulation": SAID["accumulation"],
+    "checkpointing": lambda value: find_value_words("checkpointing", str(value)),
     "gpus": SAID["gpus"],
     "parallel": lambda value: str(find_value_label("parallel", value)),
 }
@@ -104,7 +112,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "counts": [column for column in cases if column.key in COUNTS],
         "has_costs": bool(rows["cost"].notna().any()),
         "larger_is_better": LARGER_IS_BETTER,
-        "best": _find_best_mfu(parts, shorten_names(gpus)),
+        "best": _find_best_mfu(parts),
         "gpus": gpus,
         "band": band,
         "relative": repr(band.time_half) if band else "",
@@ -131,7 +139,7 @@ def _others(runs: pd.DataFrame) -> list[str]:
     return [others_of(run) or "none" for _, run in runs.iterrows()]
 
 
-def _find_best_mfu(parts: Sequence[Part], gpu_names: Mapping[str, str]) -> list[dict[str, Any]]:
+def _find_best_mfu(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """The training step with the highest MFU of each precision, at contexts up to d_model, as the page on cost has it:
     `precision`, `mfu`, `words` and `anchor`."""
     ranked = [part.rows[part.rec.runs["context_length"] <= part.rec.runs["d_model"]] for part in parts]
@@ -143,10 +151,7 @@ def _find_best_mfu(parts: Sequence[Part], gpu_names: Mapping[str, str]) -> list[
             "precision": run["precision"],
             "mfu": run["mfu"],
             "anchor": run[ANCHOR],
-            "words": ", ".join(
-                [run["size"], f"{run['context_length']:,} tokens", gpu_names[run["gpu_name"]]]
-                + ([run["others"]] if run["others"] != "none" else [])
-            ),
+            "words": f"{run['size']}, {run['context_length']:,} tokens",
         }
         for run in best.sort_values("precision").to_dict("records")
     ]

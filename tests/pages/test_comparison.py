@@ -189,7 +189,8 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     before = '<a class="case" href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a>'
     assert f"Compared with {before} (A; this run is B): step " in page
     words = html.unescape(page)
-    assert re.search(r"kernel time \S+ (ms|µs) in A and \S+ (ms|µs) in B \(\+\S+ (ms|µs), more than the noise band", words)
+    time = r"\S+ (?:ms|µs)"
+    assert re.search(rf"kernel time {time} in A and {time} in B \(\+{time}, more than the noise band", words)
     pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"
     assert f"[why](../../report/{pair.replace('.html', '.md')})" in page
     assert f'href="{pair}">small context 128 forward</a>' in pages["report/comparison.md"]
