@@ -69,7 +69,8 @@ def test_each_combination_of_choices_leads_to_a_step(page, address):
     page.goto(f"{address}index.html")
     for value in page.locator("#home select[name=model] option").all_inner_texts():
         page.locator("#home select[name=model]").select_option(value)
-        page.wait_for_function("name => location.search.includes(name)", arg=f"model={value.split(' (')[0]}")
+        chosen = f"model={value.split(' (')[0]}".replace(" ", "+")
+        page.wait_for_function("name => location.search.includes(name)", arg=chosen)
         assert page.locator(".state:visible .numbers").count() == 1
 
 

@@ -238,7 +238,7 @@ def say_timeline() -> list[str]:
 def say_first_change_of_large() -> list[str]:
     steps = timed("precision")
     fp32 = "large-ctx512-fp32-naive-train_step"
-    return [f"{text.rounded(steps[fp32] / steps[fp32.replace('fp32', 'bf16')], 'ratio')} [", "Use BF16 autocast"]
+    return [f"{text.ratio(steps[fp32] / steps[fp32.replace('fp32', 'bf16')])} [", "Use BF16 autocast"]
 
 
 def say_two_gpus() -> list[str]:
@@ -273,8 +273,9 @@ def say_bf16() -> list[str]:
     """The shares of matmuls in FP32 and in BF16, of the steps that were recorded in both."""
     shares = {}
     for recording in ("h200-fp32", *TRAINED):
-        times = classified(recording, "train_step").groupby(["run_id", "family"])["duration_ns"].sum().unstack()
-        shares |= (times["gemm"] / times.sum(axis=1)).to_dict()
+        kernels = classified(recording, "train_step")
+        matmuls = kernels[kernels["family"] == "gemm"].groupby("run_id")["duration_ns"].sum()
+        shares |= (matmuls / kernels.groupby("run_id")["duration_ns"].sum()).to_dict()
     plain = {run: run.replace("bf16-sdpa", "fp32-naive").removesuffix("-adamw_fused") for run in shares}
     both = [(shares[base], shares[run]) for run, base in plain.items() if run != base and base in shares]
     return ["measurably faster than plain FP32", *(text.percent_range((min(of), max(of))) for of in zip(*both))]
@@ -382,7 +383,7 @@ TASKS = {
     "what does a million tokens cost?": Task([], "", say_cost, {"model": "large", "context": "1,024"}),
     "share this chart for 2.7B": Task(
         [],
-        "?model=2.7B&context=1024&batch=4&gpu=H200&state=BF16",
+        "?model=2.7B&context=1%2C024&batch=4&gpu=H200&state=BF16",
         say_large_step,
         {"model": "2.7B", "context": "1,024"},
     ),
