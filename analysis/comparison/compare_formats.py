@@ -21,11 +21,11 @@ from profiler_job.analysis.comparison.judge import (
     Judgement,
 )
 from profiler_job.analysis.comparison.noise import ENERGY
+from profiler_job.analysis.comparison.pair_answers import describe_pairs, note_chance
 from profiler_job.analysis.comparison.sides import shortlist
 from profiler_job.analysis.comparison.totals import MeasuredCase
 from profiler_job.analysis.comparison.waterfall import TOKENS, Cause, Waterfall
 from profiler_job.analysis.insight.limit_lines import describe_together
-from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.render.escaped_text import escape_markdown
 from profiler_job.analysis.render.terminal_text import shorten_text
 from profiler_job.jobs.contract.axes import find_label
@@ -58,6 +58,11 @@ BAND_WORDS = {WITHIN: "within the noise band"}
 
 
 # ---------------------------------------------------------------------------------------------------------------- words
+
+
+def format_answer(pairs: Sequence[ComparedPair]) -> str:
+    """Answer whether B is faster than A, and by how much: of one pair with the reason, of several with their number."""
+    return format_headline(pairs[0]) if len(pairs) == 1 else describe_pairs(pairs)
 
 
 def format_headline(pair: ComparedPair) -> str:
@@ -259,8 +264,8 @@ def format_metric(judged: Judgement) -> str:
     first, second = _format_both(judged)
     band = format_quantity(judged.kind, judged.band)
     where = "more than" if judged.is_real else "within"
-    said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A, {second} in B, {where} the noise band"
-    return f"{said} ({_format_difference(judged)}, band ±{band})"
+    said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A and {second} in B"
+    return f"{said} ({_format_difference(judged)}, {where} the noise band of ±{band})"
 
 
 def format_cause(cause: Cause) -> str:
@@ -275,18 +280,15 @@ def format_counts(pairs: Sequence[ComparedPair], metric: Metric) -> str:
         word for word in dict.fromkeys(("faster", "less", WITHIN, "slower", "more", "unknown")) if word in verdicts
     ]
     said = ", ".join(f"{verdicts.count(word)} {BAND_WORDS.get(word, word)}" for word in words)
-    real = [judged for judged in known if judged.is_real]
-    if real and not is_beyond_chance(len(real), len(known)) and not any(judged.is_clear for judged in real):
-        said += " (so many may differ by chance)"
-    return f"{METRICS[metric]}{_format_unit(known[0])}: {said}"
+    return f"{METRICS[metric]}{_format_unit(known[0])}: {said}{note_chance(known)}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
 
 
 def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
-    """For a terminal of 80 columns. top: causes of a pair, 0 for all."""
-    lines: list[str] = []
+    """For a terminal of 80 columns: the answer, what was compared, and each pair. top: causes of a pair, 0 for all."""
+    lines = [*_wrap(format_answer(comparison.pairs)), ""]
     for line in describe_sides(comparison):
         lines += _wrap(line)
     if len(comparison.pairs) > 1:
@@ -301,7 +303,7 @@ def as_text(comparison: Comparison, checked: Checked, top: int) -> str:
             lines += _format_unequal_sum(pair, "  ")
             lines += [line for cause in pair.waterfall.first_causes for line in _format_part(pair.waterfall, cause)]
         else:
-            lines += [*_wrap(format_headline(pair)), "", *_format_table(pair)]
+            lines += _format_table(pair)
             lines += [*_wrap(describe_smallest_seen([pair])), "", *_format_causes(pair, top)]
     if checked:
         lines.append("")
@@ -423,11 +425,11 @@ def list_counted_metrics(pairs: Sequence[ComparedPair]) -> list[Metric]:
 def as_markdown(comparison: Comparison, checked: Checked, top: int) -> str:
     """Tables for a pull request."""
     pairs = comparison.pairs
-    lines = ["### A against B", ""]
+    lines = ["### A against B", "", f"**{escape_markdown(format_answer(pairs))}**", ""]
     lines += [f"- {escape_markdown(line)}" for line in describe_sides(comparison)]
     if len(pairs) == 1:
         (pair,) = pairs
-        lines += ["", f"**{escape_markdown(format_headline(pair))}**", "", *_format_markdown_table(pair)]
+        lines += ["", *_format_markdown_table(pair)]
         lines += ["", escape_markdown(describe_smallest_seen([pair]))]
         lines += ["", escape_markdown(f"Why: {format_total(pair)}"), ""]
         lines += [escape_markdown(explain_unequal_sum(pair)), ""] if pair.has_parts_apart else []

@@ -3,7 +3,8 @@
 The first recording is compared with each other one that has most of its cells with other axes, such as the same runs in
 another precision, or that was made with other SETTINGS: on another GPU, or with another version of a program.
 Repetitions are left out, since noise bands come from them: a recording of the study AGAIN, whatever its commit, or one
-that differs in nothing. In a study of precision, FP32 is compared with BF16.
+that differs in nothing. Within the first recording of a study of precision, FP32 is compared with BF16, and of steps as
+people train, those that are not compiled with those that are.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ from profiler_job.jobs.contract.studies import AGAIN
 
 SHARED = 0.5
 """Part of the runs of the first recording that must have a counterpart in another one."""
-WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16")}
+WITHIN_STUDIES = {"precision": ("precision", "fp32", "bf16"), "trained": ("compile", "off", "default")}
 """Axis of a study, and its values of A and of B."""
 
 
@@ -44,15 +45,15 @@ def _iterate_sides(recordings: Sequence[store.Recording]) -> Iterator[tuple[str,
     )
     for other in others:
         yield other.label, make_recording_side(main), make_recording_side(other)
-    for rec in recordings:
-        if (study := _get_study(rec)) in WITHIN_STUDIES:
-            axis, *values = WITHIN_STUDIES[study]
-            side = make_recording_side(rec)
-            first, second = (
-                dataclasses.replace(side, runs=side.runs[side.runs[axis].astype(str) == value], unfinished={})
-                for value in values
-            )
-            yield f"{rec.label}-{values[1]}", first, second
+    of_study = {study: rec for rec in reversed(recordings) if (study := _get_study(rec)) in WITHIN_STUDIES}
+    for rec in (rec for rec in recordings if rec is of_study.get(_get_study(rec))):
+        axis, *values = WITHIN_STUDIES[_get_study(rec)]
+        side = make_recording_side(rec)
+        first, second = (
+            dataclasses.replace(side, runs=side.runs[side.runs[axis].astype(str) == value], unfinished={})
+            for value in values
+        )
+        yield f"{rec.label}-{values[1]}", first, second
 
 
 def _is_repetition(alignment: Alignment, second: Side) -> bool:

@@ -19,6 +19,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.jobs.contract.axes import find_value_name
 from profiler_job.jobs.contract.printable import make_printable
 
 SLUG = "comparison"
@@ -58,6 +59,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     first, *others = pairs
     facts = _facts(comparison, links) | {
         "pair": None if others else _pair_facts(first, has_own_page=False),
+        "answer": make_printable(compare_formats.format_answer(pairs)),
         "counts": [
             compare_formats.format_counts(pairs, metric) for metric in compare_formats.list_counted_metrics(pairs)
         ],
@@ -110,8 +112,11 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
 
 def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
     first, second = (make_printable(side.label) for side in (comparison.first, comparison.second))
-    if values := list(comparison.alignment.differences.values()):  # the same recording may be both sides
-        first, second = (f"{label} ({', '.join(of)})" for label, of in zip((first, second), zip(*values)))
+    if differences := comparison.alignment.differences:  # the same recording may be both sides
+        values = [[str(find_value_name(axis, value)) for value in of] for axis, of in differences.items()]
+        named = [", ".join(of) for of in zip(*values)]
+        of_one = first == second
+        first, second = named if of_one else (f"{label} ({of})" for label, of in zip((first, second), named))
     noises = comparison.noise, comparison.noise.least
     return {
         "page": links.comparison,
@@ -125,11 +130,8 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
 
 
 def _summary(comparison: Comparison) -> list[str]:
-    """What other pages say about the comparison: of one pair the verdict, of several how many differ."""
-    first, *others = comparison.pairs
-    if not others:
-        return [compare_formats.format_headline(first)]
-    return [compare_formats.format_counts(comparison.pairs, metric) for metric in ("step", "kernel")]
+    """What other pages say about the comparison."""
+    return [compare_formats.format_answer(comparison.pairs)]
 
 
 def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:

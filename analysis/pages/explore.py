@@ -14,7 +14,15 @@ from profiler_job.analysis.pages.titles import SAID
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import AXES, find_default, find_label, find_value_label, find_value_name
+from profiler_job.jobs.contract.axes import (
+    AXES,
+    find_default,
+    find_label,
+    find_value_label,
+    find_value_name,
+    find_value_words,
+)
+from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 SLUG = "explore"
@@ -35,6 +43,7 @@ SELDOM = {
     "compile": lambda value: str(find_value_name("compile", value)),
     "memory_limit_gib": SAID["memory_limit_gib"],
     "accumulation": SAID["accumulation"],
+    "checkpointing": lambda value: find_value_words("checkpointing", str(value)),
     "gpus": SAID["gpus"],
     "parallel": lambda value: str(find_value_label("parallel", value)),
 }
@@ -103,6 +112,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "counts": [column for column in cases if column.key in COUNTS],
         "has_costs": bool(rows["cost"].notna().any()),
         "larger_is_better": LARGER_IS_BETTER,
+        "best": _find_best_mfu(parts),
         "gpus": gpus,
         "band": band,
         "relative": repr(band.time_half) if band else "",
@@ -127,6 +137,24 @@ def _others(runs: pd.DataFrame) -> list[str]:
         return ", ".join(words[name](run[name]) for name in different)
 
     return [others_of(run) or "none" for _, run in runs.iterrows()]
+
+
+def _find_best_mfu(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """The training step with the highest MFU of each precision, at contexts up to d_model, as the page on cost has it:
+    `precision`, `mfu`, `words` and `anchor`."""
+    ranked = [part.rows[part.rec.runs["context_length"] <= part.rec.runs["d_model"]] for part in parts]
+    rows = pd.concat(ranked, ignore_index=True)
+    known = rows[(rows["mode"] == MODES[-1]) & rows["mfu"].notna()]
+    best = known.sort_values("mfu", kind="stable").drop_duplicates("precision", keep="last")
+    return [
+        {
+            "precision": run["precision"],
+            "mfu": run["mfu"],
+            "anchor": run[ANCHOR],
+            "words": f"{run['size']}, {run['context_length']:,} tokens",
+        }
+        for run in best.sort_values("precision").to_dict("records")
+    ]
 
 
 def _price_tokens(runs: pd.DataFrame, tokens_per_s: pd.Series) -> pd.Series:

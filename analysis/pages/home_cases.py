@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, steady
+from profiler_job.analysis.metrics.turns import find_turned_runs
 from profiler_job.analysis.pages.explore import shorten_names
-from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.analysis.pages.titles import attention_of, name_size
 from profiler_job.analysis.render.text import short_parameters
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import AXES, find_default, find_value_name
@@ -43,7 +44,7 @@ class HomeCase:
     values without words. timed: likewise, of each state that was timed and not captured, so that it has no figure, if
     another state of the case has one. others: of each state whose run has settings other than USUAL, those settings and
     the usual ones in words. apart: how far the processes of one of these runs are apart at most
-    (`steady.measure_apart`)."""
+    (`steady.measure_apart`), 0 if they took turns: their ratios leave out what makes a process slow."""
 
     at: tuple[str, ...]
     numbers: CaseNumbers
@@ -55,7 +56,8 @@ class HomeCase:
 
 def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     """List the cases in model order. Of several runs of one state, the nearest to USUAL counts, one with kernels
-    before one without, the earlier recording before the later. Without training steps, the longest mode counts."""
+    before one without, one that took turns with others before one that was timed alone, the earlier recording before
+    the later. Without training steps, the longest mode counts."""
     runs = list_runs(recordings)
     if not len(runs):
         return []
@@ -64,10 +66,12 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     known = runs[runs["state"].isin(STATES)]
     runs = run_grid.sort_runs(known if len(known) else runs)
     runs["gpu"] = runs["gpu_name"].map(shorten_names(sorted(runs["gpu_name"].unique())))
-    runs["model"] = [name_model(*row) for row in zip(runs["size"], runs["num_parameters"])]
+    runs["model"] = [name_model(*row) for row in zip(map(name_size, runs.to_dict("records")), runs["num_parameters"])]
+    runs["apart"] = runs["apart"].mask(runs["is_turned"], 0.0)
+    runs["is_alone"] = ~runs["is_turned"]
     cases = []
     for _, rows in runs.groupby(["size", "context_length", "batch_size", "gpu_name"], sort=False):
-        best = rows.sort_values("distance", kind="stable").drop_duplicates("state")
+        best = rows.sort_values(["distance", "is_alone"], kind="stable").drop_duplicates("state")
         is_shown = (best["profiled_steps"] > 0) | (best["profiled_steps"] == 0).all()
         timed, best = best[~is_shown], best[is_shown]
         first = rows.iloc[0]
@@ -120,8 +124,8 @@ def _name_setting(axis: str, value: str) -> str:
 
 def list_runs(recordings: Sequence[Any]) -> pd.DataFrame:
     """List the finished runs that have ALONE at its defaults: the columns of their tables, the index of their
-    `recording`, their `state`, how far their processes are `apart`, and their `distance`: 0 for a run that nsys
-    captured with the usual values of its state."""
+    `recording`, their `state`, how far their processes are `apart`, whether they took turns (`is_turned`), and their
+    `distance`: 0 for a run that nsys captured with the usual values of its state."""
     tables = [_list_runs(number, rec) for number, rec in enumerate(recordings)]
     known = [table for table in tables if len(table)]
     return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
@@ -147,12 +151,14 @@ def _list_runs(number: int, rec: Any) -> pd.DataFrame:
     apart = steady.measure_apart(rec.steps)
     apart.index = apart.index.astype(str)
     ok = ok.assign(recording=number, state=states, apart=ok["run_id"].map(apart).fillna(math.inf))
+    ok = ok.assign(is_turned=ok["run_id"].isin(find_turned_runs(rec.steps)))
     return ok.assign(distance=[2 * n for n in distances] + (~profiled).astype(int))
 
 
 def name_model(size: str, num_parameters: float) -> str:
-    """`large (0.97B)`"""
-    return size if pd.isna(num_parameters) or not num_parameters else f"{size} ({short_parameters(num_parameters)})"
+    """`large (0.97B)`; `1.3B` if the name has the parameters already."""
+    parameters = "" if pd.isna(num_parameters) or not num_parameters else short_parameters(num_parameters)
+    return size if not parameters or size.endswith(parameters) else f"{size} ({parameters})"
 
 
 def iterate_chosen(cases: Sequence[HomeCase]) -> Iterator[tuple[int, set[str]]]:

@@ -35,7 +35,13 @@ from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import find_label, find_value_label, find_value_words
+from profiler_job.jobs.contract.axes import (
+    find_default,
+    find_label,
+    find_value_label,
+    find_value_name,
+    find_value_words,
+)
 from profiler_job.jobs.contract.step_limit import StepLimit
 
 TABLES = (
@@ -225,6 +231,11 @@ def _frames(
 def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any]:
     return {
         "attention": attention_of(str(run["attention"])),
+        "settings": [
+            find_value_name(axis, run[axis])
+            for axis in ("compile", "checkpointing")
+            if axis in run and not pd.isna(run[axis]) and run[axis] != find_default(axis)
+        ],
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_shape": run_grid.has_known_shape(run),
         "why": run_grid.explain_unmeasured(run),
@@ -252,7 +263,7 @@ def _state_of_machine(beside: pd.DataFrame, run_id: str) -> dict[str, Any]:
     state: dict[str, Any] = dict.fromkeys(beside)
     if run_id in beside.index:
         state |= beside.loc[run_id].dropna().to_dict()
-    return {"machine": state, "slow_host": machine.SLOW_HOST}
+    return {"machine": state}
 
 
 def _tables(frames: RunData) -> list[Table]:

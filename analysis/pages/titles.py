@@ -24,6 +24,8 @@ SAID = {
 """Words for values of axes that mean nothing without their axis."""
 IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
 """Axes that each title has, or that say nothing to a reader of one."""
+FAMILIES = {"llama": "Llama 3"}
+"""Names of models whose sizes mean nothing alone, by workload."""
 
 
 def title_of(run: Mapping[str, Any]) -> str:
@@ -31,7 +33,7 @@ def title_of(run: Mapping[str, Any]) -> str:
     the other axes."""
     is_training = str(run["mode"]) == "train_step"
     words = [
-        str(run["size"]),
+        name_size(run),
         str(run["context_length"]),
         find_value_words("mode", str(run["mode"])) or str(run["mode"]),
     ]
@@ -49,6 +51,11 @@ def title_of(run: Mapping[str, Any]) -> str:
     return " · ".join(words)
 
 
+def name_size(run: Mapping[str, Any]) -> str:
+    """Name the model of a run by its family, if it has one, and its size: `Llama 3 8B`, `large`."""
+    return f"{FAMILIES.get(str(run.get('workload')), '')} {run['size']}".strip()
+
+
 def attention_of(value: str) -> str:
     """What a sentence calls an attention: fused attention (flash)."""
     name, words = find_value_name("attention", value), find_value_words("attention", value)
@@ -63,8 +70,9 @@ def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     step), batch and GPUs."""
     mode = find_value_words("mode", str(run["mode"])) or str(run["mode"])
     gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
+    what = f"{mode.capitalize()} of {name_size(run)} at context {run['context_length']}"
     parts = [
-        f"{mode.capitalize()} of {run['size']} at context {run['context_length']} in {str(run['precision']).upper()}",
+        f"{what} in {str(run['precision']).upper()}",
         *[attention_of(str(run["attention"]))] * has_shape,
         *[find_value_name("compile", run.get("compile") or find_default("compile"))] * (run.get("workload") != SCRIPT),
         *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),

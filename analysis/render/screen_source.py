@@ -6,12 +6,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
 from profiler_job.jobs.contract.changes import LARGER_BATCH
 from profiler_job.jobs.contract.quantities import format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
+READS_AS_1 = 1.05
+"""Below this, a ratio of two digits reads as 1.0."""
 _RATIO = ("ratio", "low", "high")
 
 
@@ -65,7 +68,10 @@ def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`."""
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`. `3.8× as fast` if the ratio by turns is far
+    from that of the two times, which are of the fastest process of each."""
+    if card["kind"] == "measured" and _is_of_turns_alone(card):
+        return Markup("{} as fast").format(format_rounded("ratio", card["ratio"]))
     if card["kind"] == "measured":
         before, after = (text.rounded(card[name], "ns") for name in ("before_ns", "after_ns"))
         number, _, unit = before.rpartition(text.THIN)
@@ -73,20 +79,32 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
     return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
+def _is_of_turns_alone(card: Mapping[str, Any]) -> bool:
+    """Whether the ratio of the card's two times is more than MOST_APART outside of the interval of its ratio."""
+    if card["apart"] is not None:
+        return False
+    of_times, most = card["before_ns"] / card["after_ns"], 1 + MOST_APART
+    return bool(of_times < card["low"] / most or of_times > card["high"] * most)
+
+
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`; and that it is of another recording, if the step
     that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a larger batch
-    makes its own steps longer: `for the work of 115 ms, not measured`. A ratio has two digits, or three if both ends of
-    its interval read the same otherwise."""
+    makes its own steps longer: `for the work of 115 ms, not measured`, or `for the same tokens`. A ratio has two
+    digits, or three if its interval is narrower than MOST_APART or reads as if it held 1."""
     if card["kind"] != "measured":
         of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
         return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
     shown = card["shown_ns"] and text.rounded(card["shown_ns"], "ns")
-    elsewhere = Markup("" if text.rounded(card["before_ns"], "ns") == shown else ", in another recording")
+    elsewhere = Markup(", for the same tokens" if LARGER_BATCH in card["changes"] else "")
+    elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ", in another recording")
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}") + elsewhere
     ratio, low, high = (format_rounded("ratio", card[name]) for name in _RATIO)
-    if low == high:
+    if low == high or card["high"] / card["low"] - 1 < MOST_APART or card["low"] < READS_AS_1:
         ratio, low, high = (format_quantity("ratio", card[name]) for name in _RATIO)
-    return Markup("{} [{}–{}]").format(ratio, low[:-1], high[:-1]) + elsewhere
+    interval = Markup("[{}–{}]").format(low[:-1], high[:-1])
+    if _is_of_turns_alone(card):
+        return interval + ", by turns" + elsewhere
+    return Markup("{} {}").format(ratio, interval) + elsewhere

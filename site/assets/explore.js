@@ -100,6 +100,7 @@ addEventListener("DOMContentLoaded", () => {
     return (value) => (high > low ? from + ((Math.log(value) - low) / (high - low)) * (to - from) : (from + to) / 2);
   };
   const MARKS = ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.5l4.5 8h-9z", "M0-5l5 5l-5 5l-5-5z"];
+  const cases = keys.slice(0, keys.indexOf(metrics[0].value)), MOST_LINES = 12;
   const draw = () => {
     const [across, up] = [form.elements.over, form.elements.metric].map((select) => select.value);
     const shown = rows.filter((row) => !row.hidden && number(row, across) > 0 && number(row, up) > 0);
@@ -115,6 +116,20 @@ addEventListener("DOMContentLoaded", () => {
     for (const value of shown.length ? choosePoints(ys) : []) {
       place("line", { x1: LEFT, x2: width - 4, y1: y(value), y2: y(value), class: "rule" });
       place("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, say(value, up));
+    }
+    // Runs that differ in nothing but what the picture is over are joined by a line, if there are few such lines.
+    const lines = new Map();
+    if (cases.includes(across)) shown.forEach((row, at) => {
+      const of = cases.filter((key) => key !== across && key !== "recording").map((key) => held(row, key)).join("|");
+      lines.set(of, [...(lines.get(of) ?? []), [xs[at], ys[at], kinds.indexOf(held(row, "precision")) % MARKS.length]]);
+    });
+    const joined = [...lines.values()].filter((points) => new Set(points.map(([at]) => at)).size > 1);
+    for (const points of joined.length <= MOST_LINES ? joined : []) {
+      const medians = [...new Set(points.map(([at]) => at))].sort((a, b) => a - b).map((at) => {
+        const of = points.filter(([other]) => other === at).map(([, value]) => value).sort((a, b) => a - b);
+        return `${x(at).toFixed(1)},${y(of[of.length >> 1]).toFixed(1)}`;
+      });
+      place("polyline", { points: medians.join(" "), fill: "none", stroke: `var(--series-${points[0][2]})` });
     }
     shown.forEach((row, at) => {
       const kind = kinds.indexOf(held(row, "precision")) % MARKS.length;
@@ -168,7 +183,7 @@ addEventListener("DOMContentLoaded", () => {
     parent.append(made);
     return made;
   };
-  const name = (row) => keys.slice(0, keys.indexOf(metrics[0].value)).map((key) => cell(row, key).firstChild.textContent.trim()).join(" · ");
+  const name = (row) => cases.map((key) => cell(row, key).firstChild.textContent.trim()).join(" · ");
   const verdict = (key, first, second) => {
     if (key !== metrics[0].value || !form.dataset.relative) return "not known";
     const shares = pins.map((row) => number(row, "idle_share")), gpus = new Set(pins.map((row) => held(row, "gpu_name")));

@@ -193,3 +193,16 @@ def test_without_javascript_the_table_is_there(browser, address):
     assert page.locator(f"{ROWS}:visible").count() > 10
     assert not page.locator("form.explore select").locator("visible=true").count()
     context.close()
+
+
+def test_runs_that_differ_in_nothing_but_the_context_are_joined_by_a_line(explore):
+    for name, value in {"size": "small", "mode": "train_step", "precision": "FP32"}.items():
+        explore.locator(f"select[name={name}]").select_option(value)
+    explore.get_by_label("over").select_option("context_length")
+    lines = explore.locator("#scatter polyline")
+    assert lines.count()
+    points = lines.first.get_attribute("points").split()
+    places = [float(point.split(",")[0]) for point in points]
+    assert len(points) > 1 and places == sorted(set(places))
+    explore.get_by_label("over").select_option("peak_memory_bytes")
+    assert not lines.count()

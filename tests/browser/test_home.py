@@ -69,7 +69,8 @@ def test_each_combination_of_choices_leads_to_a_step(page, address):
     page.goto(f"{address}index.html")
     for value in page.locator("#home select[name=model] option").all_inner_texts():
         page.locator("#home select[name=model]").select_option(value)
-        page.wait_for_function("name => location.search.includes(name)", arg=f"model={value.split(' (')[0]}")
+        chosen = f"model={value.split(' (')[0]}".replace(" ", "+")
+        page.wait_for_function("name => location.search.includes(name)", arg=chosen)
         assert page.locator(".state:visible .numbers").count() == 1
 
 
@@ -84,20 +85,20 @@ def choose(page, **choices):
 def test_a_step_that_was_not_measured_keeps_its_choice_and_shows_the_nearest(page, address):
     """The picker jumped to the first step that shared most values, and 1.3B was not in it."""
     page.goto(f"{address}index.html")
-    choose(page, model="1.3B", context="1,024")
+    choose(page, model="1.3B", context="4,096")
     note = page.locator("#home .nearest").first
     for _ in range(2):
-        page.wait_for_function("document.querySelector('#home .nearest').textContent.includes('1,024')")
+        page.wait_for_function("document.querySelector('#home .nearest').textContent.includes('4,096')")
         words = note.inner_text()
-        assert words.startswith("Not measured: 1.3B (1.3B), 1,024 tokens, batch 4, H200.")
-        assert "Shown: 1.3B (1.3B), 2,048 tokens, batch 4, H200" in words
-        assert [choice.split(" ")[0] for choice in get_choices(page)] == ["1.3B", "1,024", "4", "H200"]
+        assert words.startswith("Not measured: 1.3B, 4,096 tokens, batch 4, H200.")
+        assert "Shown: 1.3B, 2,048 tokens, batch 4, H200" in words
+        assert [choice.split(" ")[0] for choice in get_choices(page)] == ["1.3B", "4,096", "4", "H200"]
         page.reload()
     calculator = note.locator("a").get_attribute("href")
     page.goto(f"{address}{calculator}")
     page.locator("#fit-said").wait_for()
     assert [page.locator(f"select[name={name}]").input_value() for name in ("size", "context_length", "precision")] == [
-        *("1.3B", "1024", "bf16")
+        *("1.3B", "4096", "bf16")
     ]
 
 
@@ -107,17 +108,17 @@ def test_a_state_that_was_not_recorded_gives_way_to_the_nearest_and_says_so(page
     choose(page, context="128")
     page.wait_for_function("document.querySelectorAll('#home .nearest')[1].textContent")
     assert page.locator("#home .nearest").nth(1).inner_text() == (
-        "BF16 compiled was not recorded for this step: BF16 is shown."
+        "BF16 compiled was not recorded for this step: FP32 is shown."
     )
-    assert page.locator("#home .states input:checked").input_value() == "BF16"
+    assert page.locator("#home .states input:checked").input_value() == "FP32"
     assert page.locator("#home .states input[value='BF16 compiled']").is_disabled()
-    assert "state=BF16" in page.url and "compiled" not in page.url
+    assert "state=FP32" in page.url and "compiled" not in page.url
 
 
 def test_a_state_that_was_timed_and_not_captured_is_not_offered_and_shows_its_time(page, address):
     """Of twelve compiled states, seven had numbers and no figure."""
-    page.goto(f"{address}index.html?model=large&context=512&batch=4&gpu=H200&state=BF16+compiled")
-    page.wait_for_function("document.querySelector('#home select[name=context]').value === '512'")
+    page.goto(f"{address}index.html?model=large&context=256&batch=4&gpu=H200&state=BF16+compiled")
+    page.wait_for_function("document.querySelector('#home select[name=context]').value === '256'")
     page.wait_for_function("document.querySelectorAll('#home .nearest')[1].textContent")
     assert page.locator("#home .nearest").nth(1).inner_text() == (
         "BF16 compiled has no figure for this step: BF16 is shown."

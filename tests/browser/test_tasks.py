@@ -28,7 +28,10 @@ PROSE = "article :is(figure, table, form, pre, .entry, .scroll, .states, .timeli
 NUM_TASKS = 40
 SMALL = "small-ctx128-fp32-naive-train_step"
 LARGE = "large-ctx512-bf16-sdpa-train_step-adamw_fused"
-OPENING = "xl-ctx1024-bf16-sdpa-train_step-adamw_fused"
+OPENING = LARGE.replace("512", "1024")
+TRAINED = tuple(f"trained_{number}" for number in range(1, 9))
+EAGER = r"bf16-sdpa-(?:forward|train_step)(?:-batch\d+)?-adamw_fused$"
+"""In the ids of their runs, of the reference Transformer on one GPU that is not compiled."""
 MEMORY_LIMITS = "Reading and writing memory takes"
 OF_LARGE = MappingProxyType({"model": "large", "context": "512"})
 """The choices of its case."""
@@ -71,11 +74,11 @@ def classified(recording: str, mode: str) -> pd.DataFrame:
     return kernels.assign(duration_ns=kernels["end_ns"] - kernels["start_ns"], family=kernels["family"].astype(str))
 
 
-def say_step(run: str = OPENING) -> list[str]:
-    wall = timed("h200-bf16")[run]
+def say_step(run: str = OPENING, recording: str = "trained_1") -> list[str]:
+    wall = timed_by_turns(recording)[run]
     running = 0.0
     for name in ("kernels", "memops"):
-        rows = table("h200-bf16", name)
+        rows = table(recording, name)
         running += rows[rows["run_id"] == run].groupby("step")["duration_ns"].sum().median()
     return [f"{wall / 1e6:.3g} ms", f"CPU {1 - running / wall:.0%}"]
 
@@ -184,8 +187,8 @@ def say_data() -> list[str]:
 
 
 def say_cost() -> list[str]:
-    """Of 1M tokens of the largest step in BF16 at 1,024 tokens, at the list price of an H200."""
-    tokens_per_s = 4 * 1024 / timed("h200-bf16")[LARGE.replace("512", "1024")] * 1e9
+    """Of 1M tokens of a step of large in BF16 at 1,024 tokens, at the list price of an H200."""
+    tokens_per_s = 4 * 1024 / timed_by_turns("trained_1")[OPENING] * 1e9
     cost = find_price("NVIDIA H200").usd_per_hour / 3600 / tokens_per_s * 1e6
     return [f"${text.rounded(cost, 'number')}", "Do this next"]
 
@@ -207,11 +210,12 @@ def say_gpus() -> list[str]:
 
 
 def say_best_mfu() -> list[str]:
-    """Of steps in BF16 that are compiled, or not."""
+    """Of steps in BF16 that are compiled, or not, at contexts up to d_model."""
     reached = {}
-    for name in ("h200-bf16", "ladder_compile", "trained_1"):
+    for name in (*TRAINED, "ladder_compile"):
         runs = table(name, "runs").set_index("run_id")
-        steps = timed_by_turns(name) if name == "trained_1" else timed(name)
+        runs = runs[(runs["context_length"] <= runs["d_model"]) & (runs["workload"] == "transformer")]
+        steps = timed_by_turns(name) if name in TRAINED else timed(name)
         chosen = [run for run in runs.index if "-bf16-" in run and "-train_step" in run]
         reached |= {run: (utilisation.mfu(runs.loc[run], steps[run]), runs.loc[run, "size"]) for run in chosen}
     mfu, size = max(reached.values())
@@ -224,7 +228,7 @@ SAYS = """words => [...document.querySelectorAll('.numbers')].some(
 
 
 def say_large_step() -> list[str]:
-    return [text.rounded(timed("h200-bf16")[LARGE.replace("large", "2.7B")], "ns")]
+    return [text.rounded(timed_by_turns("trained_2")[OPENING.replace("large", "2.7B")], "ns")]
 
 
 def say_timeline() -> list[str]:
@@ -234,7 +238,7 @@ def say_timeline() -> list[str]:
 def say_first_change_of_large() -> list[str]:
     steps = timed("precision")
     fp32 = "large-ctx512-fp32-naive-train_step"
-    return [f"{text.rounded(steps[fp32] / steps[fp32.replace('fp32', 'bf16')], 'ratio')} [", "Use BF16 autocast"]
+    return [f"{text.ratio(steps[fp32] / steps[fp32.replace('fp32', 'bf16')])} [", "Use BF16 autocast"]
 
 
 def say_two_gpus() -> list[str]:
@@ -266,13 +270,15 @@ def say_accumulation() -> list[str]:
 
 
 def say_bf16() -> list[str]:
-    """The shares of matmuls in FP32 and in BF16."""
-    said = []
-    for recording in ("h200-fp32", "h200-bf16"):
-        times = classified(recording, "train_step").groupby(["run_id", "family"])["duration_ns"].sum().unstack()
-        shares = times["gemm"] / times.sum(axis=1)
-        said.append(text.percent_range((shares.min(), shares.max())))
-    return ["measurably faster than plain FP32", *said]
+    """The shares of matmuls in FP32 and in BF16, of the steps that were recorded in both."""
+    shares = {}
+    for recording in ("h200-fp32", *TRAINED):
+        kernels = classified(recording, "train_step")
+        matmuls = kernels[kernels["family"] == "gemm"].groupby("run_id")["duration_ns"].sum()
+        shares |= (matmuls / kernels.groupby("run_id")["duration_ns"].sum()).to_dict()
+    plain = {run: run.replace("bf16-sdpa", "fp32-naive").removesuffix("-adamw_fused") for run in shares}
+    both = [(shares[base], shares[run]) for run, base in plain.items() if run != base and base in shares]
+    return ["measurably faster than plain FP32", *(text.percent_range((min(of), max(of))) for of in zip(*both))]
 
 
 def say_together() -> list[str]:
@@ -315,13 +321,19 @@ def say_launches() -> list[str]:
 
 
 def say_kernel_names() -> list[str]:
-    names = pd.concat([table(name, "kernels")["kernel_name"] for name in ("h200-fp32", "h200-bf16")])
-    return [f"{names.nunique():,} different kernels"]
+    """Of steps that no compiler wrote kernels for."""
+    names = [table("h200-fp32", "kernels")["kernel_name"]]
+    for name in TRAINED:
+        kernels = table(name, "kernels")
+        names.append(kernels.loc[kernels["run_id"].str.contains(EAGER), "kernel_name"])
+    return [f"{pd.concat(names).nunique():,} different kernels"]
 
 
 def say_compared() -> list[str]:
-    num = len(table("h200-bf16", "runs"))
-    return [f"kernel time: {num} faster"]
+    steps = timed("precision").filter(regex="-train_step$")
+    ratios = [step / steps[run.replace("-fp32-", "-bf16-")] for run, step in steps.filter(like="-fp32-").items()]
+    ends = [text.rounded(ratio, "ratio") for ratio in (min(ratios), max(ratios))]
+    return [f"B is faster in all {len(ratios)} pairs, {ends[0]} to {ends[1]} as fast"]
 
 
 def say_beyond() -> list[str]:
@@ -355,7 +367,7 @@ class Task(NamedTuple):
 
 TASKS = {
     "how long does a bf16 training step of large at 512 take, and what limits it?": Task(
-        ["BF16"], "", lambda: say_step(LARGE), OF_LARGE
+        ["BF16"], "", lambda: say_step(LARGE, "trained_6"), OF_LARGE
     ),
     "does my 1.3B model fit 24 GB?": Task(
         ["What fills the memory", "What fits where"], "report/memory-use.html", say_what_fits
@@ -371,9 +383,9 @@ TASKS = {
     "what does a million tokens cost?": Task([], "", say_cost, {"model": "large", "context": "1,024"}),
     "share this chart for 2.7B": Task(
         [],
-        "?model=2.7B&context=512&batch=4&gpu=H200&state=BF16",
+        "?model=2.7B&context=1%2C024&batch=4&gpu=H200&state=BF16",
         say_large_step,
-        {"model": "2.7B", "context": "512"},
+        {"model": "2.7B", "context": "1,024"},
     ),
     "large in FP32: what do I change first?": Task(["FP32"], "", say_first_change_of_large, OF_LARGE),
     "show me the timeline of a step": Task(["this run"], "", say_timeline),

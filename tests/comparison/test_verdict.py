@@ -335,6 +335,31 @@ def test_a_large_difference_within_a_wide_band_is_not_called_the_same(one_run):
     assert compare_formats.format_counts([pair], "kernel").endswith(": 1 within the noise band")
 
 
+def test_of_several_pairs_the_answer_comes_first_with_its_counts_and_sizes(one_run):
+    (pair,) = judge.compare(one_run, one_run, noise.SHIPPED).pairs
+
+    def with_second(second):
+        judged = dataclasses.replace(pair.judgements["step"], first=100.0, second=second, band=5.0)
+        kernel = dataclasses.replace(pair.judgements["kernel"], first=100.0, second=100.0, band=5.0)
+        return dataclasses.replace(pair, judgements=pair.judgements | {"step": judged, "kernel": kernel})
+
+    pairs = [with_second(second) for second in (50.0, 25.0, 40.0, 120.0, 101.0)]
+    answer = compare_formats.format_answer(pairs)
+    assert answer == (
+        "B is faster in 3 of 5 pairs, 2.0× to 4.0× as fast (median 2.5×); slower in 1 of 5 pairs, 1.2× as long;"
+        " not measurably faster or slower in 1 of 5 pairs."
+        " Its kernels take not measurably less or more time in all 5 pairs."
+    )
+    assert compare_formats.format_answer(pairs[:1]) == compare_formats.format_headline(pairs[0])
+
+
+def test_the_answer_is_the_first_line_of_text_and_markdown(one_run):
+    made = judge.compare(one_run, one_run, noise.SHIPPED)
+    first = compare_formats.format_headline(made.pairs[0])
+    assert compare_formats.as_text(made, [], 0).replace("\n  ", " ").startswith(first)
+    assert compare_formats.as_markdown(made, [], 0).split("\n")[2].startswith("**")
+
+
 def test_processes_of_turns_are_compared_with_others_by_the_same_statistic():
     """One side has the same processes as the other, and took turns in all but the first: not its fastest counts."""
     plain = select("context_length=128,mode=forward,precision=fp32")

@@ -189,7 +189,8 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     before = '<a class="case" href="../../report/runs/small-ctx128-fp32-naive-forward.html">before</a>'
     assert f"Compared with {before} (A; this run is B): step " in page
     words = html.unescape(page)
-    assert re.search(r"kernel time \S+ (ms|µs) in A, \S+ (ms|µs) in B, more than the noise band \(\+", words)
+    time = r"\S+ (?:ms|µs)"
+    assert re.search(rf"kernel time {time} in A and {time} in B \(\+{time}, more than the noise band", words)
     pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"
     assert f"[why](../../report/{pair.replace('.html', '.md')})" in page
     assert f'href="{pair}">small context 128 forward</a>' in pages["report/comparison.md"]
@@ -308,6 +309,15 @@ def test_a_study_of_precision_is_compared_within():
     parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
     made = make_comparisons([combine.join_recordings(parts)])
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
+
+
+def test_the_first_recording_of_steps_as_people_train_is_compared_with_its_compiled_steps():
+    parts = [recorded_as("trained", name, "2026-11-01", "trained") for name in ("fp32", "bf16")]
+    compiled = dataclasses.replace(parts[1], runs=parts[1].runs.assign(precision="fp32", compile="default"))
+    first = combine.join_recordings([parts[0], compiled])
+    later = dataclasses.replace(first, manifest=first.manifest | {"name": "later"})
+    made = make_comparisons([first, later])
+    assert list(made) == ["trained-default"] and len(made["trained-default"].pairs) == 2
 
 
 def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overview_to_all(tmp_path):

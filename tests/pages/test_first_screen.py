@@ -79,6 +79,28 @@ def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_
     assert f": measured, 40.0 ms instead of 100 ms, {line}; do: " in advice
 
 
+def test_a_ratio_by_turns_that_is_far_from_that_of_the_times_stands_alone():
+    """A card had 34 → 13 ms and 3.8×: the fastest process of one variant was far faster than the others."""
+    measured = pd.DataFrame([("a", ("compile",), 34e6, 13e6, 3.8, 3.4, 4.1, "trained", 0.0, True)], columns=GAINS)
+    [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 34e6)
+    assert (format_gain(card), explain_gain(card)) == ("3.8× as fast", "[3.4–4.1], by turns")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(1.03, 1.2, "1.10× [1.03–1.20]"), (1.08, 1.12, "1.10× [1.08–1.12]")]
+)
+def test_an_interval_never_reads_as_if_it_held_1_or_had_no_width(low, high, words):
+    measured = pd.DataFrame([("a", ("compile",), 1e8, 1e8 / 1.1, 1.1, low, high, "h", 0.0, True)], columns=GAINS)
+    [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 1e8)
+    assert explain_gain(card) == words
+
+
+def test_twice_the_batch_is_for_the_same_tokens():
+    measured = pd.DataFrame([("a", ("larger_batch",), 4e7, 2e7, 2.0, 1.8, 2.2, "h", 0.0, True)], columns=GAINS)
+    [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 4e7)
+    assert explain_gain(card) == "2.0× [1.8–2.2], for the same tokens"
+
+
 def test_what_was_measured_and_is_not_faster_has_no_card_with_a_bound():
     measured = pd.DataFrame([("a", ("tf32",), 38e6, 34e6, 1.1, 0.7, 1.2, "prediction", 0.6, False)], columns=GAINS)
     advised = pd.DataFrame([bounded("tf32", 2e7) | {"change": "tf32", "fits_limit": True}])

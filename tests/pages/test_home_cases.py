@@ -6,7 +6,8 @@ import pytest
 
 from profiler_job.analysis.pages import home_cases
 from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32, CaseNumbers, HomeCase
-from tests.synthetic import recording
+from profiler_job.analysis.pages.titles import name_size
+from tests.synthetic import recording, take_turns
 
 
 def change(rec, suffix, **axes):
@@ -92,3 +93,23 @@ def test_a_case_whose_processes_differ_is_not_shown_first(spreads, chosen):
     more = {"numbers": CaseNumbers(0, 128, 4, "H200"), "runs": {FP32: (0, "a")}, "others": {}}
     cases = [HomeCase(at=at, apart=apart, **more) for at, apart in zip((middle, other), spreads)]
     assert home_cases.choose_case([cases[1], cases[0]]) is cases[chosen]
+
+
+def test_of_two_runs_of_a_state_the_one_that_took_turns_counts(rec, bf16):
+    """Home's BF16 step was of one recording and its compiled one of another: 35 ms, and 34 on its card."""
+    steps = bf16.steps.assign(run_id=bf16.steps["run_id"].astype(str) + "-bf16")
+    turned = take_turns(dataclasses.replace(bf16, steps=steps), {})
+    case = home_cases.list_cases([rec, bf16, turned])[0]
+    assert case.runs[BF16][0] == 2
+
+
+def test_a_checkpointed_step_is_not_a_state(rec, bf16):
+    again = change(bf16, "-checkpoint_blocks", checkpointing="blocks")
+    assert all([*case.runs] == [FP32] for case in home_cases.list_cases([rec, again]))
+
+
+def test_a_model_is_named_by_its_family_and_parameters_once():
+    assert home_cases.name_model("large", 0.97e9) == "large (0.97B)"
+    assert home_cases.name_model("1.3B", 1.255e9) == "1.3B"
+    assert home_cases.name_model("script", float("nan")) == "script"
+    assert name_size({"workload": "llama", "size": "8B"}) == "Llama 3 8B"

@@ -94,15 +94,48 @@ def test_one_process_shows_nothing_of_what_another_would_take():
     assert row["apart"] == float("inf")
 
 
-def test_another_gpu_another_model_and_a_larger_batch_say_nothing():
+def test_another_gpu_another_model_and_another_batch_say_nothing():
     rec = main()
     for other in (
         changed(rec, COMPILED, 0.5, compile="cudagraphs", gpu_name="NVIDIA A100"),
         changed(rec, COMPILED, 0.5, compile="cudagraphs", num_parameters=1),
-        changed(rec, f"{BEFORE}-batch8", 1.5, batch_size=8),
+        changed(rec, f"{BEFORE}-batch12", 1.5, batch_size=12),
     ):
         found = measure_gains({"main": rec, "other": other}, NARROW)
         assert found.empty and list(found) == [*COLUMNS]
+
+
+def test_twice_the_batch_is_measured_by_the_time_for_the_same_tokens():
+    rec = main()
+    larger = changed(rec, f"{BEFORE}-batch8", 1.5, batch_size=8)
+    row = select_changes(measure_gains({"main": both(rec, larger)}, NARROW), ("larger_batch",))
+    assert row["after_ns"] == pytest.approx(row["before_ns"] * 1.5 / 2, rel=1e-6)
+    assert row["times_as_fast"] == pytest.approx(2 / 1.5, rel=1e-6) and row["gains"]
+
+
+def test_checkpointing_is_measured_by_the_run_that_keeps_its_activations():
+    rec = main()
+    run_id = f"{BEFORE}-checkpoint_blocks"
+    kept = dataclasses.replace(rec, runs=rec.runs.assign(checkpointing="off"))
+    again = changed(rec, run_id, 1.25, checkpointing="blocks")
+    found = measure_gains({"main": both(kept, again)}, NARROW)
+    assert list(found["run_id"]) == [run_id] and found["changes"].tolist() == [("keep_activations",)]
+    assert found["times_as_fast"].tolist() == pytest.approx([1.25], rel=1e-6)
+
+
+def test_cuda_graphs_are_measured_from_a_compiled_step_too():
+    rec = main()
+    compiled = changed(rec, f"{BEFORE}-compile_default", 0.8, compile="default")
+    found = measure_gains({"main": both(compiled, graphs(rec, 0.5))}, NARROW)
+    assert found["changes"].tolist() == [("cuda_graphs",)] and list(found["run_id"]) == [f"{BEFORE}-compile_default"]
+
+
+def test_of_two_recordings_the_one_in_which_both_took_turns_counts():
+    rec = both(main(), graphs(main(), 1.0))
+    row = select_changes(
+        measure_gains({"alone": rec, "turns": take_turns(rec, {"cudagraphs": 0.8})}, WIDE), ("cuda_graphs",)
+    )
+    assert row["measured_in"] == "turns" and row["times_as_fast"] == pytest.approx(1.25, rel=1e-6)
 
 
 def test_a_change_is_known_of_each_gpu_that_it_was_measured_on():

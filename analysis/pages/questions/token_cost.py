@@ -323,7 +323,17 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     longest = longest[longest["context_length"] == budget["context_length"].max()] if len(budget) else longest.head(0)
     charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest))
     middle = frames.states[frames.states["size"] == _choose_middle(frames.states)]
-    return [*charts, _draw_lines("tokens_by_context", "tokens_per_s", "Tokens a second, by context", middle)]
+    charts.append(_draw_lines("tokens_by_context", "tokens_per_s", "Tokens a second, by context", middle))
+    of_batches = _select_batches(frames.states)
+    return [*charts, _draw_lines("tokens_by_batch", "tokens_per_s", "Tokens a second, by batch", of_batches)]
+
+
+def _select_batches(states: pd.DataFrame) -> pd.DataFrame:
+    """Select the rows of the model and context with most batches; none if that is one batch."""
+    case = ["gpu", "size", "context_length"]
+    num_batches = states.groupby(case)["batch_size"].transform("nunique")
+    rows = states[(num_batches == num_batches.max()) & (num_batches > 1)]
+    return rows[(rows[case] == rows[case].iloc[0]).all(axis=1)] if len(rows) else rows
 
 
 def _choose_middle(states: pd.DataFrame) -> str:
@@ -337,11 +347,14 @@ def _choose_middle(states: pd.DataFrame) -> str:
 def _draw_lines(key: str, value: str, title: str, rows: pd.DataFrame) -> Chart:
     """One line per state, on the GPU with most steps."""
     rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
-    rows = rows.drop_duplicates(["state", "size", "context_length"]).assign(note="")
+    is_of_batches = key == "tokens_by_batch"
+    rows = rows.drop_duplicates(["state", "size", "context_length", *["batch_size"] * is_of_batches]).assign(note="")
     rows = rows.assign(clock=rows["state"], millions=(rows["num_parameters"] / 1e6).round())
     along = {"x": "millions", "x_title": "million parameters (log scale)"} if value == "cost" else {}
     rows = rows[rows["millions"] > 0] if along else rows
+    along = {"x": "batch_size", "x_title": "batch (log scale)"} if is_of_batches else along
     unit = "USD per 1M tokens (log scale)" if value == "cost" else "tokens/s (log scale)"
     order = [state for state in home_cases.STATES if state in set(rows["clock"])]
-    model = f" of {rows['size'].iloc[0]}" if len(rows) and not along else ""
+    model = f" of {rows['size'].iloc[0]}" if len(rows) and value != "cost" else ""
+    model += f" at {rows['context_length'].iloc[0]:,} tokens" if len(rows) and is_of_batches else ""
     return Chart(key, "lines", title + model, rows, options={"order": order, "value": value, "unit": unit} | along)
