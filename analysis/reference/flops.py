@@ -203,18 +203,24 @@ def num_parameters(shape: StepShape) -> int:
     return size.num_parameters(shape.vocab_size)
 
 
-def num_matmuls(shape: StepShape, phase: str, attention: str = "naive") -> int:
+def num_matmuls(shape: StepShape, phase: str, attention: str = "naive", checkpointing: str = "off") -> int:
     """Matmuls that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
-    backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1."""
-    forward = (9 if _is_eager(attention) else 7) * shape.num_layers + 1
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
+    backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1.
+
+    With checkpointing of `blocks`, backward also launches those of each layer again, but for the last: PyTorch stops
+    when it has what backward needs, and that is the operands of the layer's last matmul, not its result."""
+    of_layer = 9 if _is_eager(attention) else 7
+    forward = of_layer * shape.num_layers + 1
+    again = {"off": 0, "blocks": (of_layer - 1) * shape.num_layers}[checkpointing]
+    return {"forward": forward, "loss": 0, "backward": 2 * forward + again, "optimizer": 0}[_check_phase(phase)]
 
 
 def matmul_flops(shape: StepShape, phase: str) -> int:
     """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
 
     Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
-    each operand, of the same cost. What a fused backward kernel recomputes is not counted. The numerator of MFU.
+    each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is not counted: the
+    numerator of MFU is the model's work.
     """
     d = shape.d_model
     linears = shape.num_layers * (4 * d * d + 3 * d * shape.d_ff) + d * shape.vocab_size
