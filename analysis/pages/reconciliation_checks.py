@@ -167,7 +167,7 @@ def _check_runs(
         _profiler(scripts, steps, gpu, kernels),
         _span(gpu, steps),
         _busy_in_time(info, gpu, steps, kernels, memops),
-        *_peaks(known, steps, kernels),
+        *_peaks(info, steps, kernels),
         _copies(info, memops),
         _doubled_copies(memops),
         _gemm_bytes(known, kernels),
@@ -376,7 +376,7 @@ def _busy_in_time(
     return _rows("busy_in_time", share, 0, 1 + BUSY_MARGIN)
 
 
-def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
+def _peaks(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
     """Rates that no GPU exceeds: where tables of two runs are exchanged, one of the two does. The GEMM kernels do all
     matmuls of a run with eager attention that is not compiled."""
     totals = kernel_time.kernel_totals(kernels)
@@ -384,7 +384,7 @@ def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> l
     wall = timing.host_times(steps, "timer", "wall")
     wall_ns = wall[wall["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
     shares: dict[str, dict[str, float]] = {"gemm_rate": {}, "mfu": {}}
-    for run_id, run in known.iterrows():
+    for run_id, run in info.iterrows():
         if run_id in wall_ns.index:
             shares["mfu"][run_id] = utilisation.mfu(run, wall_ns[run_id])
         if run_id in gemm_ns.index and run["attention"] == "naive" and run.get("compile", "off") == "off":

@@ -13,11 +13,15 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 (arXiv 2001.08361), section 2.1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from profiler_job.jobs.contract.axes import Attention
+from profiler_job.jobs.contract.options import parse_options
 from profiler_job.jobs.contract.ranges import PHASES
+from profiler_job.jobs.workloads import LLAMA
+from profiler_job.jobs.workloads.llama.costs import LLAMA_8B
 from profiler_job.jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
@@ -222,15 +226,37 @@ def matmul_flops(shape: StepShape, phase: str) -> int:
     each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is not counted: the
     numerator of MFU is the model's work.
     """
-    d = shape.d_model
-    linears = shape.num_layers * (4 * d * d + 3 * d * shape.d_ff) + d * shape.vocab_size
+    return _PASSES[_check_phase(phase)] * _forward_flops(shape, shape.num_heads)
+
+
+_PASSES = {"forward": 1, "loss": 0, "backward": 2, "optimizer": 0}
+"""Matmuls of a phase for each of a forward pass."""
+
+
+def _forward_flops(shape: StepShape, num_kv_heads: int) -> int:
+    d, shared = shape.d_model, shape.d_model * num_kv_heads // shape.num_heads
+    linears = shape.num_layers * (2 * d * (d + shared) + 3 * d * shape.d_ff) + d * shape.vocab_size
     scores = shape.num_layers * shape.batch_size * shape.context_length**2 * d
-    forward = 2 * shape.num_tokens * linears + 4 * scores
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
+    return 2 * shape.num_tokens * linears + 4 * scores
 
 
 def step_flops(shape: StepShape, mode: str) -> int:
     """Operations of all matmuls of one step of `mode`: forward, forward_backward or train_step."""
+    return sum(matmul_flops(shape, phase) for phase in _list_phases(mode))
+
+
+def llama_step_flops(run: Mapping[str, Any]) -> int | None:
+    """Operations of all matmuls of one step of a run of the Llama, in which groups of heads share keys and values; None
+    for a run of another workload."""
+    if run.get("workload") != LLAMA:
+        return None
+    sizes = LLAMA_8B | {name: int(value) for name, value in parse_options(str(run["workload_options"] or "")).items()}
+    num_kv_heads = sizes.pop("num_kv_heads")
+    shape = StepShape(batch_size=int(run["batch_size"]), context_length=int(run["context_length"]), **sizes)
+    return sum(_PASSES[phase] for phase in _list_phases(str(run["mode"]))) * _forward_flops(shape, num_kv_heads)
+
+
+def _list_phases(mode: str) -> tuple[str, ...]:
     phases = {
         "forward": ("forward",),
         "forward_backward": ("forward", "backward"),
@@ -238,7 +264,7 @@ def step_flops(shape: StepShape, mode: str) -> int:
     }
     if mode not in phases:
         raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(phases)}")
-    return sum(matmul_flops(shape, phase) for phase in phases[mode])
+    return phases[mode]
 
 
 def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:
