@@ -139,7 +139,8 @@ def _check_runs(
     timed_steps, profiled_steps: as many as the run was to measure. phases: the phases of its mode. phase_sum: the
     phases of a step against the step, unprofiled, median of the worst process. forward_matmuls, backward_matmuls:
     matmuls of each step, 9L+1 and 18L+2 with eager attention, 7L+1 and 14L+2 with fused attention, for each
-    micro-batch, and 8L or 6L more in backward with checkpointing of blocks; split-K and epilogue kernels belong to their matmul. profiler: fastest NVTX host range of the step over
+    micro-batch, and 8L or 6L more in backward with checkpointing of blocks; split-K and epilogue kernels belong to
+    their matmul. profiler: fastest NVTX host range of the step over
     the fastest unprofiled step, where the GPU is busy for STEADY of it. span: GPU span over the NVTX range.
     busy_in_time: GPU busy of a phase over its unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data
     sheet's peak. copied_bytes: bytes that forward copies on the device over the bytes of the scores. doubled_copies:
@@ -253,9 +254,7 @@ def _gemms(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
-        want = pd.Series(
-            {run_id: run_grid.count_matmuls(run, phase) for run_id, run in info.iterrows()}, dtype=float
-        )
+        want = pd.Series({run_id: run_grid.count_matmuls(run, phase) for run_id, run in info.iterrows()}, dtype=float)
         distance = (of_phase["gemms"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
         worst = of_phase.assign(distance=distance).sort_values("distance").drop_duplicates("run_id", keep="last")
         parts.append(_rows(f"{phase}_matmuls", worst.set_index("run_id")["gemms"], want, want))

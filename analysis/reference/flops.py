@@ -223,8 +223,8 @@ def matmul_flops(shape: StepShape, phase: str) -> int:
     """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
 
     Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
-    each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is not counted: the
-    numerator of MFU is the model's work.
+    each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is
+    not counted: the numerator of MFU is the model's work.
     """
     return _PASSES[_check_phase(phase)] * _forward_flops(shape, shape.num_heads)
 

@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
 
 def infer_shape(run: "Run") -> Shape:
-    shape = Shape(*(getattr(run, field) for field in Shape._fields))
+    shape = Shape(**{field: getattr(run, field) for field in Shape._fields if hasattr(run, field)})
     precision = "bf16" if PRECISIONS[shape.precision].autocast else BASE_PRECISION
     attention = shape.attention
     if attention != "naive":
@@ -69,9 +69,7 @@ def infer_shape(run: "Run") -> Shape:
         attention = "efficient" if uncopied else "flash"
     optimizer = shape.optimizer if shape.mode == "train_step" else "own"
     checkpointing = "off" if shape.mode == "forward" else shape.checkpointing
-    return shape._replace(
-        precision=precision, attention=attention, optimizer=optimizer, checkpointing=checkpointing
-    )
+    return shape._replace(precision=precision, attention=attention, optimizer=optimizer, checkpointing=checkpointing)
 
 
 class Relief(NamedTuple):

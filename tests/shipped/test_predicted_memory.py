@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.metrics import device_memory
 from profiler_job.analysis.recording import store
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract.axes import Run
@@ -55,6 +56,19 @@ def test_checkpointing_micro_batches_large_batches_and_long_contexts_are_among_t
     ids = {row.run_id for name in PREDICTED if name.startswith("trained_") for row in finished(table_of(name))}
     parts = ("checkpoint_blocks", "accum4", "batch128", "ctx8192")
     assert len(ids) >= 27 and all(any(part in run_id for run_id in ids) for part in parts)
+
+
+@pytest.mark.parametrize("name", [name for name in PREDICTED if name.startswith("trained_")])
+def test_each_owner_is_predicted_within_five_percent_and_the_timeline_peaks_where_the_allocator_does(name):
+    runs = table_of(name)
+    runs = runs[runs["run_id"].isin([row.run_id for row in finished(runs)]) & (runs["mode"] == "train_step")]
+    measured = device_memory.read_probes(table_of(name, "memory"), table_of(name, "figures"))
+    cells = device_memory.predict_owners(runs).merge(measured, on="run_id")
+    assert len(cells) == len(runs) and device_memory.find_owner_errors(cells).max() < 0.02
+    for row in runs.itertuples():
+        step = memory.predict_owners(memory.infer_shape(run_of(row)))
+        assert max(size for _, size in step.timeline) == memory.predict_peak_bytes(run_of(row)) == step.allocated
+        assert measured.set_index("run_id")["peak"][row.run_id] == row.peak_memory_bytes
 
 
 def test_the_peak_of_a_forward_pass_in_float32_is_predicted_to_the_byte():
