@@ -135,7 +135,13 @@ class AsOnGpu(TorchFunctionMode):
     On an H200, the peaks of training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 512 tokens are within 1.4% of
     the simulation, in both precisions and with either attention. The exception is the Llama in FP32 with sdpa, which
     needs 15% more: there is no fused kernel with fewer key heads than query heads.
+
+    has_fused_norm: not where the compiler decides what becomes one kernel.
     """
+
+    def __init__(self, has_fused_norm: bool):
+        super().__init__()
+        self.has_fused_norm = has_fused_norm
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,7 +149,7 @@ class AsOnGpu(TorchFunctionMode):
             return self.attention(*args, **kwargs)
         if func is dropout:
             return self.dropout(*args, **kwargs)
-        if func is rms_norm and not torch.compiler.is_compiling():
+        if func is rms_norm and self.has_fused_norm:
             return self.rms_norm(*args, **kwargs)
         if torch.is_autocast_enabled("cpu") and func.__name__ in IN_FP32:
             args, kwargs = tree_map_only(torch.Tensor, cast_to_fp32, (args, kwargs))
@@ -170,7 +176,7 @@ class AsOnGpu(TorchFunctionMode):
     ) -> torch.Tensor:
         if weight is None or weight.dtype != input.dtype:  # which PyTorch computes by several operations, too
             return rms_norm(input, normalized_shape, weight, eps)
-        normed: torch.Tensor = FusedRmsNorm.apply(input, weight)
+        normed: torch.Tensor = FusedRmsNorm.apply(input, weight)  # type: ignore[no-untyped-call]
         return normed
 
 
@@ -184,7 +190,7 @@ class FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 
@@ -242,7 +248,7 @@ def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
         simulated_compiler.prepare()
     peaks: list[dict[str, int]] = []
     moments: dict[str, int] = {}  # of the peaks of a step, by phase
-    with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(), LiveBytes() as counted:
+    with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(not is_compiled), LiveBytes() as counted:
 
         def around(phase: str, work: Callable[[], None]) -> None:
             counted.begin()
