@@ -3,10 +3,10 @@
 profiler-job run --sweep trained_1 && profiler-job ingest results/trained_1 -o again/trained_1
 python -m tests.bench.repeated_recordings FIRST again/trained_1
 
-Two recordings of one sweep, FIRST the shipped one. Printed as JSON, a line for each two runs that took turns in both: the ratio in each, how
-far the second is from the first, and whether that is within 3%, or 6% where the CPU limits one of the runs in either
-recording. Then a line a run: how far the kernel time of a profiled step is, and whether it is within 1.5%. At the end
-the sums. Recordings of two kinds of GPU are refused.
+Two recordings of one sweep, FIRST the shipped one. Printed as JSON, a line for each two runs that took turns in both:
+the ratio in each, how far the second is from the first, and whether that is within 3%, or 6% where the CPU limits one
+of the runs in either recording. Then a line a run: how far the kernel time of a profiled step is, and whether it is
+within 1.5%. At the end the sums. Recordings of two kinds of GPU are refused.
 """
 
 import json
