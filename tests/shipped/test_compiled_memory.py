@@ -45,7 +45,7 @@ def load_run(name, run_id) -> Run:
 
 
 def compare_peaks(cases, rel):
-    """Hold the simulated peaks of runs against the measured ones, of each phase and of the step; yields name, run id,
+    """Compare the simulated peaks of runs with the measured ones, of each phase and of the step; yields name, run id,
     simulation, and what was measured of memory."""
     runs = [load_run(*case) for case in cases]
     for (name, run_id), simulated in zip(cases, simulate_runs(runs, patient=True)):

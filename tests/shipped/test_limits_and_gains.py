@@ -1,5 +1,5 @@
-"""What limits a step tells which kind of change helps most: held against every step for which changes of several kinds
-were measured. Few of them took turns yet; the others are of processes of their own, on one host."""
+"""What limits a step predicts which kind of change helps most, in steps for which changes of several kinds were
+measured. Few of them took turns yet; the others are of processes of their own, on one host."""
 
 import pytest
 

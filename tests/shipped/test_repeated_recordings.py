@@ -1,4 +1,4 @@
-"""How a recording by turns is held against its repetition: against itself, and with mistakes planted in a copy."""
+"""How a recording by turns is compared with its repetition: with itself, and with mistakes planted in a copy."""
 
 import dataclasses
 
