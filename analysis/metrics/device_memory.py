@@ -271,17 +271,12 @@ def predict_owners(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for run in known[(known[CAP] == 0) & (known["status"] == "ok") & (known["mode"] == "train_step")].itertuples():
         memory = prediction.predict_owners(infer_shape(run))
-        row = {"run_id": run.run_id, "activations_predicted": sum_outermost(memory.kept)}
+        row = {"run_id": run.run_id, "activations_predicted": memory.grown}
         row |= {column: memory.owners.get(owner, 0) for owner, column in AT_PEAK.items()}
         row |= {f"left_{use}": memory.left.get(prediction.Owner(use.replace("_", " ")), 0) for use in USES[:3]}
         rows.append(row)
     columns = ["run_id", "activations_predicted", *AT_PEAK.values(), *(f"left_{use}" for use in USES[:3])]
     return pd.DataFrame(rows, columns=columns)
-
-
-def sum_outermost(kept: Mapping[str, int]) -> int:
-    """Sum the bytes of ranges that are inside no other."""
-    return sum(size for place, size in kept.items() if "/" not in place)
 
 
 def find_owner_errors(cells: pd.DataFrame) -> pd.Series:

@@ -85,7 +85,7 @@ def costs_of(runs: pd.DataFrame, peaks: Mapping[str, float]) -> pd.DataFrame:
 def has_formula(run: Mapping[str, Any]) -> bool:
     """Whether the kernels of a run are those that `flops.kernel_costs` counts, each once over the whole batch."""
     as_written = run["attention"] == "naive" and run.get("compile", "off") == "off"
-    as_written &= run_grid.micro_batches_of(run) == 1
+    as_written &= run_grid.micro_batches_of(run) == 1 and run_grid.checkpointing_of(run) == "off"
     if not as_written or not run_grid.has_known_shape(run):
         return False
     return not PRECISIONS[str(run["precision"])].autocast

@@ -205,3 +205,14 @@ def micro_batch_of(run: Mapping[str, Any]) -> flops.StepShape:
     """`shape_of` one micro-batch: the sizes that a kernel sees."""
     shape = shape_of(run)
     return dataclasses.replace(shape, batch_size=shape.batch_size // micro_batches_of(run))
+
+
+def checkpointing_of(run: Mapping[str, Any]) -> str:
+    """Which activations a run computes again in backward. A run without the axis is older than it."""
+    return str(run.get("checkpointing", find_default("checkpointing")))
+
+
+def count_matmuls(run: Mapping[str, Any], phase: str) -> int:
+    """Matmuls that a phase of one step of a run launches."""
+    once = flops.num_matmuls(shape_of(run), phase, str(run["attention"]), checkpointing_of(run))
+    return micro_batches_of(run) * once

@@ -139,7 +139,8 @@ def _check_runs(
     timed_steps, profiled_steps: as many as the run was to measure. phases: the phases of its mode. phase_sum: the
     phases of a step against the step, unprofiled, median of the worst process. forward_matmuls, backward_matmuls:
     matmuls of each step, 9L+1 and 18L+2 with eager attention, 7L+1 and 14L+2 with fused attention, for each
-    micro-batch; split-K and epilogue kernels belong to their matmul. profiler: fastest NVTX host range of the step over
+    micro-batch, and 8L or 6L more in backward with checkpointing of blocks; split-K and epilogue kernels belong to
+    their matmul. profiler: fastest NVTX host range of the step over
     the fastest unprofiled step, where the GPU is busy for STEADY of it. span: GPU span over the NVTX range.
     busy_in_time: GPU busy of a phase over its unprofiled time. gemm_rate, mfu, copy_rate, gemm_bytes: at most the data
     sheet's peak. copied_bytes: bytes that forward copies on the device over the bytes of the scores. doubled_copies:
@@ -167,7 +168,7 @@ def _check_runs(
         _profiler(scripts, steps, gpu, kernels),
         _span(gpu, steps),
         _busy_in_time(info, gpu, steps, kernels, memops),
-        *_peaks(known, steps, kernels),
+        *_peaks(info, steps, kernels),
         _copies(info, memops),
         _doubled_copies(memops),
         _gemm_bytes(known, kernels),
@@ -253,14 +254,7 @@ def _gemms(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for phase in (ranges.FORWARD, ranges.BACKWARD):
         of_phase = counted[(counted["phase"] == phase) & counted["run_id"].isin(info.index)]
-        want = pd.Series(
-            {
-                run_id: run_grid.micro_batches_of(run)
-                * flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
-                for run_id, run in info.iterrows()
-            },
-            dtype=float,
-        )
+        want = pd.Series({run_id: run_grid.count_matmuls(run, phase) for run_id, run in info.iterrows()}, dtype=float)
         distance = (of_phase["gemms"] - want.reindex(of_phase["run_id"]).to_numpy()).abs()
         worst = of_phase.assign(distance=distance).sort_values("distance").drop_duplicates("run_id", keep="last")
         parts.append(_rows(f"{phase}_matmuls", worst.set_index("run_id")["gemms"], want, want))
@@ -268,10 +262,12 @@ def _gemms(info: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
 
 
 def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
-    """Number of matmuls of each layout, from what the layouts of the operations should be."""
+    """Number of matmuls of each layout, from what the layouts of the operations should be. A checkpointed layer runs
+    forward again in backward, but for its last matmul."""
     times = run_grid.micro_batches_of(run)
     layers, head = times * int(run["num_layers"]), times
     inside = layers if run["attention"] == "naive" else 0
+    again = run_grid.checkpointing_of(run) == "blocks"
     operations = {
         ranges.FORWARD: {"linear forward": 7 * layers + head, "QK^T": inside, "AV": inside},
         ranges.BACKWARD: {
@@ -281,6 +277,7 @@ def _expected_layouts(run: pd.Series, phase: str) -> pd.Series:
             "QK^T key gradient": inside,
             "AV score gradient": inside,
             "AV value gradient": inside,
+            **({"linear forward": 6 * layers, "QK^T": inside, "AV": inside} if again else {}),
         },
     }[phase]
     counts = pd.Series({name: gemm_names.EXPECTED_LAYOUTS[name] for name in operations})
@@ -378,7 +375,7 @@ def _busy_in_time(
     return _rows("busy_in_time", share, 0, 1 + BUSY_MARGIN)
 
 
-def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
+def _peaks(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> list[pd.DataFrame]:
     """Rates that no GPU exceeds: where tables of two runs are exchanged, one of the two does. The GEMM kernels do all
     matmuls of a run with eager attention that is not compiled."""
     totals = kernel_time.kernel_totals(kernels)
@@ -386,7 +383,7 @@ def _peaks(known: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> l
     wall = timing.host_times(steps, "timer", "wall")
     wall_ns = wall[wall["phase"] == ranges.STEP].set_index("run_id")["wall_min_ns"]
     shares: dict[str, dict[str, float]] = {"gemm_rate": {}, "mfu": {}}
-    for run_id, run in known.iterrows():
+    for run_id, run in info.iterrows():
         if run_id in wall_ns.index:
             shares["mfu"][run_id] = utilisation.mfu(run, wall_ns[run_id])
         if run_id in gemm_ns.index and run["attention"] == "naive" and run.get("compile", "off") == "off":

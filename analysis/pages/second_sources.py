@@ -118,9 +118,8 @@ def _gemm_family(known: pd.DataFrame, kernels: pd.DataFrame, make_rows: MakeRows
     counts = names.map(counted).astype(int).groupby(by).sum().groupby("run_id").agg(["min", "max"])
     wanted = pd.Series(
         {
-            run_id: run_grid.micro_batches_of(run)
-            * sum(
-                flops.num_matmuls(run_grid.shape_of(run), phase, run["attention"])
+            run_id: sum(
+                run_grid.count_matmuls(run, phase)
                 for phase in (ranges.FORWARD, ranges.BACKWARD)
                 if phase in modes.MODE_PHASES[run["mode"]]
             )

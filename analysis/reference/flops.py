@@ -13,11 +13,15 @@ V vocab_size. Source of the formulas: the shapes of the operands; for the model'
 (arXiv 2001.08361), section 2.1.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 from profiler_job.jobs.contract.axes import Attention
+from profiler_job.jobs.contract.options import parse_options
 from profiler_job.jobs.contract.ranges import PHASES
+from profiler_job.jobs.workloads import LLAMA
+from profiler_job.jobs.workloads.llama.costs import LLAMA_8B
 from profiler_job.jobs.workloads.transformer.sizes import ModelSize
 
 FP32_BYTES = 4
@@ -203,28 +207,56 @@ def num_parameters(shape: StepShape) -> int:
     return size.num_parameters(shape.vocab_size)
 
 
-def num_matmuls(shape: StepShape, phase: str, attention: str = "naive") -> int:
+def num_matmuls(shape: StepShape, phase: str, attention: str = "naive", checkpointing: str = "off") -> int:
     """Matmuls that `phase` launches: forward 9 L + 1 (seven linears, Q K^T and A V a layer, and the head),
-    backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1."""
-    forward = (9 if _is_eager(attention) else 7) * shape.num_layers + 1
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
+    backward twice that. With fused attention the two matmuls of each layer are inside its kernel: 7 L + 1.
+
+    With checkpointing of `blocks`, backward also launches those of each layer again, but for the last: PyTorch stops
+    when it has what backward needs, and that is the operands of the layer's last matmul, not its result."""
+    of_layer = 9 if _is_eager(attention) else 7
+    forward = of_layer * shape.num_layers + 1
+    again = {"off": 0, "blocks": (of_layer - 1) * shape.num_layers}[checkpointing]
+    return {"forward": forward, "loss": 0, "backward": 2 * forward + again, "optimizer": 0}[_check_phase(phase)]
 
 
 def matmul_flops(shape: StepShape, phase: str) -> int:
     """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
 
     Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
-    each operand, of the same cost. What a fused backward kernel recomputes is not counted. The numerator of MFU.
+    each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is
+    not counted: the numerator of MFU is the model's work.
     """
-    d = shape.d_model
-    linears = shape.num_layers * (4 * d * d + 3 * d * shape.d_ff) + d * shape.vocab_size
+    return _PASSES[_check_phase(phase)] * _forward_flops(shape, shape.num_heads)
+
+
+_PASSES = {"forward": 1, "loss": 0, "backward": 2, "optimizer": 0}
+"""Matmuls of a phase for each of a forward pass."""
+
+
+def _forward_flops(shape: StepShape, num_kv_heads: int) -> int:
+    d, shared = shape.d_model, shape.d_model * num_kv_heads // shape.num_heads
+    linears = shape.num_layers * (2 * d * (d + shared) + 3 * d * shape.d_ff) + d * shape.vocab_size
     scores = shape.num_layers * shape.batch_size * shape.context_length**2 * d
-    forward = 2 * shape.num_tokens * linears + 4 * scores
-    return {"forward": forward, "loss": 0, "backward": 2 * forward, "optimizer": 0}[_check_phase(phase)]
+    return 2 * shape.num_tokens * linears + 4 * scores
 
 
 def step_flops(shape: StepShape, mode: str) -> int:
     """Operations of all matmuls of one step of `mode`: forward, forward_backward or train_step."""
+    return sum(matmul_flops(shape, phase) for phase in _list_phases(mode))
+
+
+def llama_step_flops(run: Mapping[str, Any]) -> int | None:
+    """Operations of all matmuls of one step of a run of the Llama, in which groups of heads share keys and values; None
+    for a run of another workload."""
+    if run.get("workload") != LLAMA:
+        return None
+    sizes = LLAMA_8B | {name: int(value) for name, value in parse_options(str(run["workload_options"] or "")).items()}
+    num_kv_heads = sizes.pop("num_kv_heads")
+    shape = StepShape(batch_size=int(run["batch_size"]), context_length=int(run["context_length"]), **sizes)
+    return sum(_PASSES[phase] for phase in _list_phases(str(run["mode"]))) * _forward_flops(shape, num_kv_heads)
+
+
+def _list_phases(mode: str) -> tuple[str, ...]:
     phases = {
         "forward": ("forward",),
         "forward_backward": ("forward", "backward"),
@@ -232,7 +264,7 @@ def step_flops(shape: StepShape, mode: str) -> int:
     }
     if mode not in phases:
         raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(phases)}")
-    return sum(matmul_flops(shape, phase) for phase in phases[mode])
+    return phases[mode]
 
 
 def kernel_costs(shape: StepShape) -> dict[tuple[str, str], Cost]:

@@ -5,8 +5,7 @@ becomes a gradient, or is kept for backward, is not known before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from profiler_job.jobs.contract.memory_owner import Owner
@@ -71,18 +70,6 @@ class NotingDevice(Device):
 
     allocator: NotingAllocator
 
-    def __init__(self, allocator: NotingAllocator):
-        super().__init__(allocator)
-        self.kept: Counter[str] = Counter()  # bytes that ranges left allocated
-
-    @contextmanager
-    def at(self, name: str) -> Iterator[None]:
-        before = self.allocator.allocated
-        with super().at(name):
-            place = self.place
-            yield
-        self.kept[place] += self.allocator.allocated - before
-
     def new(self, size: int, element: int = FP32) -> Tensor:
         tensor = super().new(size, element)
         if self.is_making:
@@ -119,9 +106,9 @@ class PeakMemory(NamedTuple):
     """Memory of the second step, in bytes.
 
     phase: of the peak, the highest `allocated`. owners: what is allocated at the peak, which sums to it. activations:
-    of these the activations, by the ranges of the operation that kept them for backward. kept: what each range of the
-    first forward pass, with the ranges inside it, leaves allocated when it ends. left: what is allocated when the step
-    has ended, by owner. Both include rounding. phases: the peak of each. timeline: phase and allocated bytes after each
+    of these the activations, by the ranges of the operation that kept them for backward. grown: what is
+    allocated more after the last forward pass than before the first. left: what is allocated when the step has ended,
+    by owner. Both include rounding. phases: the peak of each. timeline: phase and allocated bytes after each
     allocation and release.
     """
 
@@ -129,7 +116,7 @@ class PeakMemory(NamedTuple):
     allocated: int
     owners: dict[Owner, int]
     activations: dict[str, int]
-    kept: dict[str, int]
+    grown: int
     left: dict[Owner, int]
     phases: dict[str, int]
     timeline: list[tuple[str, int]]
@@ -144,25 +131,24 @@ def predict_owners(shape: Shape) -> PeakMemory:
     device.note_owner(Owner.WORKSPACE, [stepper.workspace])
     device.note_owner(Owner.PARAMETERS, stepper.parameters)
     timeline: list[tuple[str, int]] = []
-    kept: Counter[str] = Counter()
+    grown = 0
     for _ in range(NUM_STEPS):
         stepper.zero_grad()
         device.note_owner(Owner.OPTIMIZER_STATE, (moment for moments in stepper.moments for moment in moments))
         allocator.forget_past()
         timeline.clear()
-        kept.clear()
-        device.kept.clear()
+        before = allocator.allocated
         for phase, work in stepper.phases:
             work()
             timeline.extend((phase, allocated) for allocated in allocator.changes[len(timeline) :])
             device.note_owner(Owner.LOGITS, [stepper.logits])
             device.note_owner(Owner.GRADIENTS, (leaf.gradient for leaf in stepper.leaves))
-            if phase == FORWARD and not kept:
-                kept = device.kept.copy()
+            if phase == FORWARD:
+                grown = allocator.allocated - before
     left: Counter[Owner] = Counter()
     for piece in allocator.live.values():
         left[_find_owner(piece)] += piece.size
-    return _summarize(timeline, kept, left, allocator.pieces)
+    return _summarize(timeline, grown, left, allocator.pieces)
 
 
 def _list_rest(stepper: SimulatedStepper) -> list[Tensor]:
@@ -170,9 +156,7 @@ def _list_rest(stepper: SimulatedStepper) -> list[Tensor]:
     return [*stepper.data, *(buffer for layer in stepper.layers for buffer in (layer.cos, layer.sin, layer.future))]
 
 
-def _summarize(
-    timeline: list[tuple[str, int]], kept: dict[str, int], left: dict[Owner, int], pieces: list[Piece]
-) -> PeakMemory:
+def _summarize(timeline: list[tuple[str, int]], grown: int, left: dict[Owner, int], pieces: list[Piece]) -> PeakMemory:
     at = max(range(len(timeline)), key=lambda change: timeline[change][1])
     there = [piece for piece in pieces if piece.born <= at and (piece.died is None or piece.died > at)]
     owners: Counter[Owner] = Counter()
@@ -188,7 +172,7 @@ def _summarize(
             activations[piece.saved_in] += piece.asked
     by_size = {owner: owners[owner] for owner in Owner if owners[owner]}
     phase, allocated = timeline[at]
-    return PeakMemory(phase, allocated, by_size, dict(activations), dict(kept), dict(left), phases, timeline)
+    return PeakMemory(phase, allocated, by_size, dict(activations), grown, dict(left), phases, timeline)
 
 
 def _find_owner(piece: Piece) -> Owner:

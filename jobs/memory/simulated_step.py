@@ -42,7 +42,8 @@ ACCUMULATORS = 2  # a float32 gradient of q, counted in tensors of bf16
 
 class Shape(NamedTuple):
     """All of a run that its memory depends on. What needs the same is written the same: `precision` is fp32 or bf16,
-    `attention` naive, efficient (whose output needs no copy) or flash, `optimizer` own where none runs."""
+    `attention` naive, efficient (whose output needs no copy) or flash, `optimizer` own where none runs, `checkpointing`
+    off where there is no backward pass."""
 
     d_model: int
     d_ff: int
@@ -56,17 +57,19 @@ class Shape(NamedTuple):
     precision: str
     attention: str
     optimizer: str
+    checkpointing: str = "off"
 
 
 def infer_shape(run: "Run") -> Shape:
-    shape = Shape(*(getattr(run, field) for field in Shape._fields))
+    shape = Shape(**{field: getattr(run, field) for field in Shape._fields if hasattr(run, field)})
     precision = "bf16" if PRECISIONS[shape.precision].autocast else BASE_PRECISION
     attention = shape.attention
     if attention != "naive":
         uncopied = attention == "efficient" or (attention == "sdpa" and precision == BASE_PRECISION)
         attention = "efficient" if uncopied else "flash"
     optimizer = shape.optimizer if shape.mode == "train_step" else "own"
-    return shape._replace(precision=precision, attention=attention, optimizer=optimizer)
+    checkpointing = "off" if shape.mode == "forward" else shape.checkpointing
+    return shape._replace(precision=precision, attention=attention, optimizer=optimizer, checkpointing=checkpointing)
 
 
 class Relief(NamedTuple):
@@ -463,11 +466,12 @@ class SimulatedStepper:
         device = self.device
         with device.at(EMBEDDING):
             x = device.record(device.new(self.width), [(self.embedding, 0)])
-        segment = self.relief.segment or 1
+        kept_segment = self.relief.segment or int(self.shape.checkpointing == "blocks")
+        segment = kept_segment or 1
         for first in range(0, len(self.layers), segment):
             numbers = range(first, min(first + segment, len(self.layers)))
             blocks = partial(self.blocks, numbers)
-            x = device.checkpoint(blocks, x) if self.relief.segment else blocks(x)
+            x = device.checkpoint(blocks, x) if kept_segment else blocks(x)
         x = self.norm(x, self.final_norm)
         if self.relief.is_loss_fused and self.shape.mode != "forward":
             return x

@@ -1,8 +1,10 @@
 """How a run is judged whose own steps were compared, with and without a planted change."""
 
+import random
+
 import pandas as pd
 
-from tests.bench.planted_changes import divide_turns, judge
+from tests.bench.planted_changes import divide_turns, draw_rounds, judge
 
 
 def make_rounds(*apart: float) -> list:
@@ -23,3 +25,14 @@ def test_every_other_round_is_divided_the_other_way_round():
     rows += [("timer", "forward", 0, 0, 5), ("nsys", "step", 0, 0, 5)]
     steps = pd.DataFrame(rows, columns=["collector", "phase", "round", "step", "wall_ns"]).assign(run_id="a", process=1)
     assert divide_turns(steps) == {"a": [([10, 13], [11, 12])]}
+
+
+def test_drawn_rounds_keep_their_pairs_and_divide_them_by_chance():
+    drawn = draw_rounds(([1.0, 2.0], [10.0, 20.0]), 200, random.Random(0))
+    assert {*zip(*drawn, strict=True)} == {(1, 10), (10, 1), (2, 20), (20, 2)} and len(drawn[0]) == 200
+
+
+def test_more_rounds_find_what_few_do_not():
+    draw, few = random.Random(0), [([100.0] * 5, [96.0, 105.0, 98.0, 102.0, 95.0])] * 2
+    many = [draw_rounds(rounds, 40, draw) for rounds in few]
+    assert judge(few)["found"] < judge(many)["found"] == 2 and not judge(many)["false_alarms"]

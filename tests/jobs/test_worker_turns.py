@@ -5,12 +5,16 @@ import json
 import pytest
 import torch
 
+from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.sweep.groups import group_runs
+from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP, load_sweep
 from profiler_job.jobs.worker import turns as worker_turns
 from profiler_job.jobs.worker.stepper import Stepper
 from profiler_job.jobs.worker.turns import Turns, take_turns
 from profiler_job.jobs.workloads.adamw import build_optimizer, share_moments
 from tests.jobs.test_worker import CPU, FIELDS, FakeConnection
 
+SWEEP = load_sweep(DEFAULT_SWEEP.parent / "sweeps" / "changes_1.yaml")
 OPTIMIZERS = ("own", "loop", "foreach", "fused")
 
 
@@ -53,6 +57,17 @@ def test_each_run_measures_its_turns(task):
 def test_the_precision_of_a_run_is_set_in_its_turns_and_said(task):
     runs = carry_out(task({"precision": "tf32"}, {}))[-1]["runs"]
     assert [run["settings"]["float32_matmul_precision"] for run in runs] == ["high", "highest"]
+
+
+def test_all_variants_of_precision_attention_and_optimizer_take_turns_in_one_process(task):
+    """Those of `changes_1.yaml`, in a tiny model."""
+    group = group_runs(SWEEP.runs, SWEEP.protocol)[0]
+    variants = [{axis: getattr(run, axis) for axis in SWEEP.turns} for run in group]
+    assert {*variants[0]} == {"precision", "attention", "optimizer"} and len(variants) == 9
+    runs = carry_out(task(*variants))[-1]["runs"]
+    assert [len([row for row in run["steps"] if row["phase"] == "step"]) for run in runs] == [6] * 9
+    precisions = [run["settings"]["float32_matmul_precision"] for run in runs]
+    assert precisions == [PRECISIONS[each["precision"]].matmul for each in variants]
 
 
 def test_runs_share_weights_gradients_and_moments(task):

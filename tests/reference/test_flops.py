@@ -29,6 +29,13 @@ def test_number_of_matmuls(attention, forward):
     assert counts == [forward, 0, 2 * forward, 0]
 
 
+@pytest.mark.parametrize(("attention", "of_layer"), [("naive", 9), ("sdpa", 7)])
+def test_checkpointing_launches_all_matmuls_of_a_layer_again_but_the_last(attention, of_layer):
+    kept, again = (num_matmuls(SMALL, "backward", attention, each) for each in ("off", "blocks"))
+    assert again - kept == 12 * (of_layer - 1)
+    assert num_matmuls(SMALL, "forward", attention, "blocks") == num_matmuls(SMALL, "forward", attention)
+
+
 def test_matmuls_of_a_step_add_up():
     forward = matmul_flops(SMALL, "forward")
     assert step_flops(SMALL, "forward") == forward
@@ -123,10 +130,37 @@ def test_backward_agrees_with_torchs_counter(torch, model):
     assert counter.get_total_flops() == step_flops(TINY, "train_step")
 
 
+@pytest.mark.parametrize("mode", ["forward", "train_step"])
+def test_the_llama_agrees_with_torchs_counter(torch, mode):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from profiler_job.jobs.workloads.llama.build import build
+
+    sizes = {"d_model": 32, "d_ff": 48, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "vocab_size": 50}
+    run = {"batch_size": 2, "context_length": 16, "attention": "naive", "mode": mode, "workload": "llama"}
+    built = build(run, torch.device("cpu"), **sizes)
+    with FlopCounterMode(display=False) as counter:
+        loss = built.loss(built.model(*built.batch))
+        if mode != "forward":
+            loss.backward()
+    run["workload_options"] = ", ".join(f"{name}={value}" for name, value in sizes.items())
+    assert counter.get_total_flops() == flops.llama_step_flops(run)
+    assert flops.llama_step_flops(run | {"workload": "hf"}) is None
+
+
 @pytest.mark.parametrize("model", ["naive"], indirect=True)  # fused attention hides its matmuls
 def test_matmuls_are_launched_as_often_as_counted(torch, model):
     assert count_matmuls(torch, model, backward=False) == num_matmuls(TINY, "forward")
     both = num_matmuls(TINY, "forward") + num_matmuls(TINY, "backward")
+    assert count_matmuls(torch, model, backward=True) == both
+
+
+@pytest.mark.parametrize("model", ["naive"], indirect=True)
+def test_matmuls_are_launched_again_as_often_as_counted(torch, model):
+    from profiler_job.jobs.worker.stepper import checkpoint_blocks
+
+    checkpoint_blocks(model)
+    both = num_matmuls(TINY, "forward") + num_matmuls(TINY, "backward", checkpointing="blocks")
     assert count_matmuls(torch, model, backward=True) == both
 
 

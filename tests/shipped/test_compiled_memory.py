@@ -1,4 +1,4 @@
-"""Memory of compiled steps, as simulated on the CPU, against what was measured on an H200."""
+"""Memory of compiled steps and of the Llama, as simulated on the CPU, against what was measured on an H200."""
 
 import pytest
 
@@ -18,28 +18,64 @@ CASES = [
         ("trained_2", f"{size}-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused")
         for size in ("small", "xl", "2.7B")
     ),
+    ("trained_3", "8B-ctx2048-bf16-sdpa-train_step-batch1-compile_default-adamw_fused-llama"),
+    ("trained_4", "small-ctx8192-bf16-sdpa-train_step-compile_default-adamw_fused"),
+    ("trained_5", "small-ctx1024-bf16-sdpa-train_step-batch1-compile_default-adamw_fused"),
+    ("trained_7", "2.7B-ctx1024-bf16-sdpa-train_step-batch8-compile_default-adamw_fused"),
+    ("trained_8", "small-ctx1024-bf16-sdpa-train_step-batch128-compile_default-adamw_fused"),
+    ("trained_8", "large-ctx8192-bf16-sdpa-train_step-compile_default-adamw_fused"),
 ]
+WITHOUT_OWNERS = [
+    ("trained_3", "8B-ctx2048-bf16-sdpa-forward-batch1-compile_default-adamw_fused-llama"),
+    ("trained_5", "large-ctx1024-bf16-sdpa-forward-compile_default-adamw_fused"),
+    # What forward leaves was read over all micro-batches, with the gradients of the first ones.
+    ("trained_6", "large-ctx1024-bf16-sdpa-train_step-batch16-accum4-compile_default-adamw_fused"),
+]
+UNCOMPILED = [
+    ("trained_3", f"8B-ctx2048-bf16-sdpa-{mode}-batch1-adamw_fused-llama") for mode in ("train_step", "forward")
+]
+ROUNDING = 60e6
+"""What the allocator rounds up, which is not simulated: 58 MB of the 758 that a batch of 1 keeps."""
+
+
+def load_run(name, run_id) -> Run:
+    runs = store.load_table(shipped_data.locate(name), "runs").itertuples()
+    (row,) = (row for row in runs if row.run_id == run_id)
+    return Run(**{field: getattr(row, field) for field in Run.model_fields if hasattr(row, field)})
+
+
+def compare_peaks(cases, rel):
+    """Compare the simulated peaks of runs with the measured ones, of each phase and of the step; yields name, run id,
+    simulation, and what was measured of memory."""
+    runs = [load_run(*case) for case in cases]
+    for (name, run_id), simulated in zip(cases, simulate_runs(runs, patient=True)):
+        memory = store.load_table(shipped_data.locate(name), "memory").query("run_id == @run_id")
+        measured = dict(zip(memory["phase"].astype(str), memory["peak_allocated_bytes"]))
+        assert simulated.peaks[1] == pytest.approx(measured, rel=rel), run_id
+        assert simulated.peak_bytes == pytest.approx(max(measured.values()), rel=rel), run_id
+        yield name, run_id, simulated, memory
 
 
 @pytest.mark.nightly
 def test_the_peaks_of_compiled_steps_and_what_holds_them_are_within_five_percent():
-    runs = []
-    for name, run_id in CASES:
-        (row,) = (
-            row for row in store.load_table(shipped_data.locate(name), "runs").itertuples() if row.run_id == run_id
-        )
-        runs.append(Run(**{field: getattr(row, field) for field in Run.model_fields if hasattr(row, field)}))
-    for (name, run_id), simulated in zip(CASES, simulate_runs(runs, patient=True)):
-        memory = store.load_table(shipped_data.locate(name), "memory").query("run_id == @run_id")
-        measured = dict(zip(memory["phase"].astype(str), memory["peak_allocated_bytes"]))
-        assert simulated.peaks[1] == pytest.approx(measured, rel=0.05), run_id
-        assert simulated.peak_bytes == pytest.approx(max(measured.values()), rel=0.05), run_id
+    for name, run_id, simulated, memory in compare_peaks(CASES, 0.05):
         figures = store.load_table(shipped_data.locate(name), "figures").query("run_id == @run_id")
         by_use = dict(zip(figures["figure"].astype(str), figures["value"]))
         forward = memory[memory["phase"] == "forward"].iloc[0]
         kept = int(forward["allocated_after_bytes"] - forward["allocated_before_bytes"])
         for owner, predicted in sum_owners(simulated).items():
-            assert predicted == pytest.approx({"kept": kept, **by_use}[owner], rel=0.05, abs=50e6), (run_id, owner)
+            known = {"kept": kept, **by_use}[owner]
+            assert predicted == pytest.approx(known, rel=0.05, abs=ROUNDING), (run_id, owner)
+
+
+@pytest.mark.nightly
+def test_the_peaks_of_compiled_forward_passes_and_of_micro_batches_are_within_five_percent():
+    assert len([*compare_peaks(WITHOUT_OWNERS, 0.05)]) == 3
+
+
+@pytest.mark.nightly
+def test_the_peaks_of_the_llama_that_is_not_compiled_are_within_half_a_percent():
+    assert len([*compare_peaks(UNCOMPILED, 0.005)]) == 2
 
 
 def sum_owners(simulated):

@@ -1,0 +1,91 @@
+"""Say how well a recording by turns repeats on another machine.
+
+profiler-job run --sweep trained_1 && profiler-job ingest results/trained_1 -o again/trained_1
+python -m tests.bench.repeated_recordings FIRST again/trained_1
+
+Two recordings of one sweep, FIRST the shipped one. Printed as JSON, a line for each two runs that took turns in both:
+the ratio in each, how far the second is from the first, and whether that is within 3%, or 6% where the CPU limits one
+of the runs in either recording. Then a line a run: how far the kernel time of a profiled step is, and whether it is
+within 1.5%. At the end the sums. Recordings of two kinds of GPU are refused.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from profiler_job.analysis.metrics import kernel_time, step_limits
+from profiler_job.analysis.metrics.turns import compare_turns, list_rounds
+from profiler_job.analysis.recording import store
+from profiler_job.analysis.recording.store import Recording
+from profiler_job.jobs.contract.step_limit import CPU
+
+WITHIN = {False: 0.03, True: 0.06}
+"""How far two ratios may be, by whether the CPU limits a run of the pair."""
+KERNELS_WITHIN = 0.015
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    rows = list(judge(*(store.load(Path(folder)) for folder in sys.argv[1:])))
+    for row in [*rows, *add_up(rows)]:
+        print(json.dumps(row))
+
+
+def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
+    """Judge each pair of runs that took turns in both recordings, and then each run. Raises SystemExit if they are of
+    different GPUs or share no pair."""
+    gpus = {str(name) for rec in (first, second) for name in rec.runs["gpu_name"]}
+    if len(gpus) > 1:
+        sys.exit(f"recordings of {' and '.join(sorted(gpus))} do not repeat each other")
+    both = (first, second)
+    rounds = [list_rounds(rec.steps, rec.processes) for rec in both]
+    limited = [find_limited_by_cpu(rec) for rec in both]
+    shared = sorted({*rounds[0]["run_id"]} & {*rounds[1]["run_id"]})
+    pairs = 0
+    for pair in combinations(shared, 2):
+        ratios = [compare_turns(of, of, pair[:1], pair[1:]) for of in rounds]
+        if all(ratios):
+            pairs += 1
+            values = [ratio.times_as_fast for ratio in ratios]
+            is_cpu = any(run_id in ids for run_id in pair for ids in limited)
+            yield {"runs": pair, "limit": "the CPU" if is_cpu else "the GPU"} | hold(*values, WITHIN[is_cpu])
+    if not pairs:
+        sys.exit("no two runs took turns in both recordings: there is no ratio to compare")
+    times = [sum_kernels(rec) for rec in both]
+    for run_id in sorted({*times[0]} & {*times[1]}):
+        yield {"run_id": run_id} | hold(times[0][run_id], times[1][run_id], KERNELS_WITHIN)
+
+
+def hold(first: float, second: float, most: float) -> dict[str, Any]:
+    away = second / first - 1
+    return {"first": round(first, 5), "second": round(second, 5), "away": round(away, 5), "within": abs(away) <= most}
+
+
+def find_limited_by_cpu(rec: Recording) -> set[str]:
+    """Find the runs whose step the CPU limits, or may limit."""
+    limits = step_limits.find_limits(rec.steps, rec.kernels, rec.memops)
+    return {run_id for run_id, limit in limits.items() if CPU in limit.names}
+
+
+def sum_kernels(rec: Recording) -> dict[str, float]:
+    """Sum the kernel time (ns) of a profiled step of each run."""
+    totals = kernel_time.kernel_totals(rec.kernels)
+    return totals.groupby(totals["run_id"].astype(str))["time_ns"].sum().to_dict()
+
+
+def add_up(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Count what is within, of ratios by limit and of kernel times."""
+    table = pd.DataFrame(rows).assign(of=1)
+    table["compared"] = table["limit"].map("ratios where {} limits".format, na_action="ignore").fillna("kernel times")
+    for name, sums in table.groupby("compared")[["of", "within"]].sum().iterrows():
+        yield {"compared": name, "within": int(sums["within"]), "of": int(sums["of"])}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""How a recording by turns is compared with its repetition: with itself, and with mistakes planted in a copy."""
+
+import dataclasses
+
+import pytest
+
+from profiler_job.analysis.recording import store
+from tests.bench.repeated_recordings import add_up, judge
+from tests.shipped.recordings import locate
+
+LARGE = "large-ctx1024-bf16-sdpa-train_step-adamw_fused"
+COMPILED = "large-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"
+RATIOS, KERNELS = "ratios where the GPU limits", "kernel times"
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return store.load(locate("trained_1"))
+
+
+def scale_steps(rec, run_id: str, factor: float):
+    steps = rec.steps.copy()
+    chosen = steps["run_id"].astype(str) == run_id
+    steps["wall_ns"] = steps["wall_ns"].where(~chosen, steps["wall_ns"] * factor)
+    return dataclasses.replace(rec, steps=steps)
+
+
+def scale_kernels(rec, factor: float):
+    kernels = rec.kernels.copy()
+    kernels["end_ns"] = kernels["start_ns"] + (kernels["end_ns"] - kernels["start_ns"]) * factor
+    return dataclasses.replace(rec, kernels=kernels)
+
+
+def count_within(first, second) -> dict[str, tuple[int, int]]:
+    return {row["compared"]: (row["within"], row["of"]) for row in add_up(list(judge(first, second)))}
+
+
+def test_a_recording_repeats_itself(recorded):
+    rows = list(judge(recorded, recorded))
+    assert all(row["away"] == 0 and row["within"] for row in rows)
+    assert [row["runs"] for row in rows if LARGE in row.get("runs", ())] == [(LARGE, COMPILED)]
+    assert count_within(recorded, recorded) == {RATIOS: (2, 2), KERNELS: (4, 4)}
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.02, 2), (1.05, 1), (0.95, 1)])
+def test_a_step_that_takes_longer_than_its_partner_by_more_than_3_percent_is_found(recorded, factor, within):
+    assert count_within(recorded, scale_steps(recorded, COMPILED, factor))[RATIOS] == (within, 2)
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.01, 4), (1.02, 0)])
+def test_kernels_that_take_longer_by_more_than_1_5_percent_are_found(recorded, factor, within):
+    assert count_within(recorded, scale_kernels(recorded, factor))[KERNELS] == (within, 4)
+
+
+def test_another_kind_of_gpu_and_other_runs_are_refused(recorded):
+    other = dataclasses.replace(recorded, runs=recorded.runs.assign(gpu_name="NVIDIA H100 80GB HBM3"))
+    with pytest.raises(SystemExit, match="do not repeat each other"):
+        list(judge(recorded, other))
+    with pytest.raises(SystemExit, match="no two runs took turns"):
+        list(judge(recorded, store.load(locate("trained_2"))))
