@@ -20,7 +20,6 @@ from profiler_job.jobs.contract.axes import (
     find_label,
     find_value_label,
     find_value_name,
-    find_value_words,
 )
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.words import NOT_MEASURED
@@ -43,7 +42,7 @@ SELDOM = {
     "compile": lambda value: str(find_value_name("compile", value)),
     "memory_limit_gib": SAID["memory_limit_gib"],
     "accumulation": SAID["accumulation"],
-    "checkpointing": lambda value: find_value_words("checkpointing", str(value)),
+    "checkpointing": "checkpoint {}".format,
     "gpus": SAID["gpus"],
     "parallel": lambda value: str(find_value_label("parallel", value)),
 }
