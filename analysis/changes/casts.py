@@ -7,7 +7,7 @@ from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEviden
 COMPILED = "keep weights and activations in one type, as model.to(torch.bfloat16) does"
 CODE = f"{COMPILED}, or use torch.compile"
 PLAIN = "keep weights and activations in one type"
-ACTION = "Drop the casts"
+ACTION = "Keep the model in BF16"
 LINE = "model.to(torch.bfloat16)"
 
 
