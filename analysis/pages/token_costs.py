@@ -10,7 +10,7 @@ from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.telemetry import Price, cost_columns, rounded
 from profiler_job.analysis.render.answer import Answer, Column, Table
 
-STUDIES = ("accumulation", "attention", "bf16", "gpus", "host", "optimizer", "precision")
+STUDIES = ("accumulation", "attention", "gpus", "host", "optimizer", "precision", "trained")
 """Studies that compare steps with steps. The ladder has such columns of its own; runs of the main recording have theirs
 on the page of all runs."""
 

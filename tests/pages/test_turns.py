@@ -61,7 +61,7 @@ def test_a_speed_up_of_an_optimizer_is_taken_within_rounds():
 def test_a_speed_up_of_compile_is_taken_within_rounds():
     rec = turn("host", {"compile_default": 0.5})
     pairs = host_data.gather_data(
-        rec.runs, rec.steps, rec.processes, rec.kernels, rec.memops, rec.api, rec, None, {}
+        rec.runs, rec.steps, rec.processes, rec.kernels, rec.memops, rec.api, rec, None
     ).pairs.set_index("compile")
     assert pairs.loc["default", "speedup"].tolist() == pytest.approx([2.0, 2.0])
     assert pairs.loc["default", "quotable"].all() and pairs.loc["default", "differs"].all()
