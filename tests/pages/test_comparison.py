@@ -339,9 +339,10 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     overview = read_page(tmp_path / "index.md")
     assert "[Comparison: x against y](report/comparison.md?of=given)" in overview
     shown = html.unescape(overview)
-    assert "[Comparison: fp32 (FP32 without tensor cores) against bf16 (BF16 autocast)](report/comparison.md?of=bf16)" in shown
+    sides = "fp32 (FP32 without tensor cores) against bf16 (BF16 autocast)"
+    assert f"[Comparison: {sides}](report/comparison.md?of=bf16)" in shown
     page = read_page(tmp_path / "report" / "comparison.md")
-    assert page.index("x against y](comparison.md?of=given)") < page.index("bf16 (BF16 autocast)](comparison.md?of=bf16)")
+    assert page.index("x against y](comparison.md?of=given)") < page.index(f"{sides}](comparison.md?of=bf16)")
     part = read_part(tmp_path / "report" / "compared" / "bf16" / f"{names['fp32']}.js")
     whole = read_part(tmp_path / "report" / "compared" / "bf16.js")
     assert part["name"] == f"bf16/{names['fp32']}" == whole["pairs"][0][0] and whole["name"] == "bf16"
