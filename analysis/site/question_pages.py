@@ -127,7 +127,7 @@ def write_questions(
 def write_study(
     site: Site, question: Question, given: Inputs, known: RunPages, price: telemetry.Price | None
 ) -> dict[str, Any]:
-    """Write the page of a question about a study, whose site is made from `site`, that of the main recording. Gives
+    """Write the page of a question about a study, whose site is made from `site`, of the main recording. Gives
     what home and topics show of it."""
     is_main = given.recording is given.main
     own = site if is_main else make_site_of_study(site, question.study or "", given.recording, given.main.runs, known)

@@ -23,7 +23,7 @@ from profiler_job.jobs.memory.simulated_step import (
 
 class Piece:
     """An allocation of `asked` bytes, which got a block of `size` bytes. `born` and `died` count changes of the
-    allocator; `died` is None while it is there. `place`: the ranges that were open. `saved_in`: those of the first
+    allocator; `died` is None while it is there. `place`: the ranges that were open. `saved_in`: the ranges of the first
     operation that kept it for backward."""
 
     __slots__ = ("asked", "born", "died", "owner", "place", "saved_in", "size")

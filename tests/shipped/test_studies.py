@@ -271,3 +271,10 @@ def test_cards_on_home_have_the_times_of_the_switch_or_are_of_another_recording(
                     assert not is_next or after == times[COMPILED].partition(",")[0], (page.name, label)
                     num_compared += is_next
     assert num_compared >= 5
+
+
+def test_each_bar_of_the_budget_is_one_step(pages):
+    """Steps of eight batches stood in one bar, 800% long."""
+    parts = pd.read_csv(pages / "csv" / "token-cost" / "chart-budget.csv")
+    bars = parts.groupby(["size", "state"])["part"].sum()
+    assert len(bars) >= 10 and bars.to_numpy() == pytest.approx(1)

@@ -26,7 +26,7 @@ SAME = [*CASE, "num_parameters", "batch_size"]
 
 
 def answer(given: Inputs) -> Answer:
-    """Training steps of `main`, the first recording, against those of the same model, context and batch as people train
+    """Training steps of `main`, the first recording, against steps of the same model, context and batch as people train
     them today, not compiled.
 
     Of both sides, by the same functions: the unprofiled step (median over steps), the part of it in which the GPU is

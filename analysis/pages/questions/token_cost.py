@@ -227,10 +227,15 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def _select_usual_batch(states: pd.DataFrame) -> pd.DataFrame:
+    """Select the rows of the batch that most cases have, so that a figure has one row for each case and state."""
+    return states[states["batch_size"] == states["batch_size"].mode().iloc[0]] if len(states) else states
+
+
 def _select_budget(frames: TokenCostData) -> pd.DataFrame:
     """The profiled steps at the longest context of those that most models have, on the GPU with most steps, by
     state."""
-    rows = frames.states.dropna(subset=[*BUDGET])
+    rows = _select_usual_batch(frames.states).dropna(subset=[*BUDGET])
     rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
     num_models = rows.groupby("context_length")["size"].transform("nunique")
     rows = rows[num_models == num_models.max()]
@@ -319,13 +324,23 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     )
     options = {"order": [*BUDGET.values()], "by": ["size", "state"], "value": "part", "part_of": "the step"}
     charts = [Chart("budget", "stacked_parts", title or "MFU budget", parts, options=options)]
-    longest = frames.states.dropna(subset=["cost"])
+    usual = _select_usual_batch(frames.states)
+    longest = usual.dropna(subset=["cost"])
     longest = longest[longest["context_length"] == budget["context_length"].max()] if len(budget) else longest.head(0)
-    charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest))
-    middle = frames.states[frames.states["size"] == _choose_middle(frames.states)]
-    charts.append(_draw_lines("tokens_by_context", "tokens_per_s", "Tokens a second, by context", middle))
-    of_batches = _select_batches(frames.states)
-    return [*charts, _draw_lines("tokens_by_batch", "tokens_per_s", "Tokens a second, by batch", of_batches)]
+    by_size = ("millions", "million parameters (log scale)")
+    charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest, *by_size))
+    middle = usual[usual["size"] == _choose_middle(usual)]
+    title = f"Tokens a second, by context{_name_first(middle, '{size}')}"
+    charts.append(_draw_lines("tokens_by_context", "tokens_per_s", title, middle))
+    batches = _select_batches(frames.states)
+    title = f"Tokens a second, by batch{_name_first(batches, '{size} at {context_length:,} tokens')}"
+    by_batch = ("batch_size", "batch (log scale)")
+    return [*charts, _draw_lines("tokens_by_batch", "tokens_per_s", title, batches, *by_batch)]
+
+
+def _name_first(rows: pd.DataFrame, name: str) -> str:
+    """Name what all rows have in common, for a title; "" if there is no row. name: a format of columns."""
+    return f" of {name.format(**rows.iloc[0])}" if len(rows) else ""
 
 
 def _select_batches(states: pd.DataFrame) -> pd.DataFrame:
@@ -344,17 +359,14 @@ def _choose_middle(states: pd.DataFrame) -> str:
     return str(sizes[len(sizes) // 2]) if sizes else ""
 
 
-def _draw_lines(key: str, value: str, title: str, rows: pd.DataFrame) -> Chart:
-    """One line per state, on the GPU with most steps."""
+def _draw_lines(
+    key: str, value: str, title: str, rows: pd.DataFrame, x: str = "context_length", x_title: str = ""
+) -> Chart:
+    """One line per state, on the GPU with most steps, over the column x. x_title: "" for the usual one, of contexts."""
     rows = rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
-    is_of_batches = key == "tokens_by_batch"
-    rows = rows.drop_duplicates(["state", "size", "context_length", *["batch_size"] * is_of_batches]).assign(note="")
-    rows = rows.assign(clock=rows["state"], millions=(rows["num_parameters"] / 1e6).round())
-    along = {"x": "millions", "x_title": "million parameters (log scale)"} if value == "cost" else {}
-    rows = rows[rows["millions"] > 0] if along else rows
-    along = {"x": "batch_size", "x_title": "batch (log scale)"} if is_of_batches else along
+    rows = rows.assign(clock=rows["state"], millions=(rows["num_parameters"] / 1e6).round(), note="")
+    rows = rows[rows[x] > 0].drop_duplicates(["state", "size", "context_length", x])
     unit = "USD per 1M tokens (log scale)" if value == "cost" else "tokens/s (log scale)"
     order = [state for state in home_cases.STATES if state in set(rows["clock"])]
-    model = f" of {rows['size'].iloc[0]}" if len(rows) and value != "cost" else ""
-    model += f" at {rows['context_length'].iloc[0]:,} tokens" if len(rows) and is_of_batches else ""
-    return Chart(key, "lines", title + model, rows, options={"order": order, "value": value, "unit": unit} | along)
+    along = {"x": x, "x_title": x_title} if x_title else {}
+    return Chart(key, "lines", title, rows, options={"order": order, "value": value, "unit": unit} | along)
