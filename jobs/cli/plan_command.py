@@ -27,7 +27,7 @@ from profiler_job.jobs.memory import (
     is_reference,
     simulate_runs,
 )
-from profiler_job.jobs.sweep.batches import predict_sweep_seconds
+from profiler_job.jobs.sweep.batches import predict_extra_seconds, predict_sweep_seconds
 from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.plan import DEFAULT_SWEEP
 from profiler_job.jobs.sweep.plan_table import PlanTable
@@ -65,9 +65,10 @@ def plan(
     bar = track(runs, slow, console=err, transient=True, disable=not (err.is_terminal and seconds > QUICK_S))
     if form == "json":
         described = [table.describe(run) for run in bar]
-        content = {"sweep": planned.name, "runs": described}
+        content: dict[str, Any] = {"sweep": planned.name, "runs": described}
         if planned.turns:
             content["groups"] = describe_groups(runs, planned.protocol, described)
+            content["extra_time_s"] = predict_extra_seconds(runs, planned.protocol)
         print(json.dumps(add_format_version(content), indent=2))
         return
     width = out.width if out.is_terminal else None
@@ -86,6 +87,8 @@ def plan(
             times = f"each run timed in {times}"
         total = format_clock(table.total_s if in_all is None else in_all)
         predicted += f", time (in all {total}, {times}) for an H200"
+        if planned.turns and (extra_s := predict_extra_seconds(runs, planned.protocol)):
+            predicted += f"; up to {format_clock(extra_s)} more if the host is slow"
     elif any(prediction.peaks for prediction in simulated.values()):
         predicted = "memory is the peak allocated of a simulation, without the allocator's rounding and the CUDA "
         predicted += f"context; of workload {workloads} no time is known before"

@@ -5,7 +5,6 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, Literal
@@ -34,6 +33,8 @@ from profiler_job.jobs.contract.tuning import (
     Accumulation,
     CodePatch,
     Tuning,
+    VariantRun,
+    name_now,
     name_trace,
     name_tuned_folder,
     read_tuning,
@@ -43,18 +44,19 @@ from profiler_job.jobs.executor.gated_processes import take_gated_turns
 from profiler_job.jobs.executor.larger_micro_batches import (
     NO_FILE,
     LargerMicroBatches,
-    can_be_edited,
     choose_accumulation,
+    find_edit_obstacle,
 )
+from profiler_job.jobs.executor.machine import read_driver_version
 from profiler_job.jobs.executor.nodes import find_node
 from profiler_job.jobs.executor.temporary import remove_abandoned
 from profiler_job.jobs.executor.tune_search import Search
 from profiler_job.jobs.executor.tuned_script import (
     GatePlan,
+    NoteRuns,
     TunedScript,
     TurnsProcess,
     VariantFailedError,
-    VariantRun,
     run_variant,
 )
 
@@ -76,16 +78,20 @@ PROCESSES = ".processes"
 KEPT = "originals"
 """Folder with what the files of a script were before the patch."""
 TIMED_STEPS = 10
+RESULTS = Path("results")
+ENDED_BY_OPTIMIZER = ("auto", "optimizer")
+"""What ends a step that can be timed without following the script."""
 Form = Literal["text", "json", "md", "csv"]
 
 
 class ScriptEngine:
     """Measures variants of a script: by turns in one process, or each in a process of its own."""
 
-    def __init__(self, script: TunedScript, changes: Sequence[str], traces: Path):
+    def __init__(self, script: TunedScript, tuning: Tuning, changes: Sequence[str], traces: Path):
         """traces: folder for traces of its steps."""
-        self.script, self.traces = script, traces
+        self.script, self.tuning, self.traces = script, tuning, traces
         self.turns = TurnsProcess(script, changes)
+        self.digests: dict[tuple[str, ...], str] = {}  # of patches
         self.starts_s = 0.0
         self.num_run = 0
 
@@ -113,24 +119,40 @@ class ScriptEngine:
         source = find_source(list(self.script.command))
         made = ask_of_code("accumulate", source, write_accumulation(wanted))
         reason = made.get("error", made.get("reason", NO_FILE))
-        if reason or (made["texts"] and (reason := can_be_edited(wanted.command, source))):
+        if reason or (made["texts"] and (reason := find_edit_obstacle(wanted.command, source))):
             return str(reason)
         given = {"command": made["command"], "script": source, "texts": made["texts"]}
         self.script = replace(self.script, larger=LargerMicroBatches(accumulation=wanted, **given))
         return wanted
 
-    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
+    def write(self, changes: Sequence[str]) -> str:
+        changes, source = tuple(changes), self.script.source
+        if changes in self.script.patches:
+            return self.digests[changes]
+        if find_edit_obstacle(self.script.command, source) or self.script.step not in ENDED_BY_OPTIMIZER:
+            return ""
+        made = ask_of_code("edit", source, *name_changes(self.tuning, changes))
+        if not made.get("is_full") or not made["digest"]:
+            return ""
+        patch = made["texts"], tuple(made["command"]) or self.script.command
+        self.script = replace(self.script, patches={**self.script.patches, changes: patch})
+        self.digests[changes] = made["digest"]
+        return self.digests[changes]
+
+    def run(self, changes: Sequence[str], left_s: float, is_bare: bool = False) -> VariantRun:
         self.turns.end()  # so that a later request starts another one
         self.num_run += 1
         began = monotonic()
-        run = run_variant(self.script, changes, left_s)
+        run = run_variant(self.script, changes, left_s, is_bare)
         self.starts_s = monotonic() - began
         return run
 
-    def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
+    def take_turns(
+        self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float, note: NoteRuns
+    ) -> list[list[VariantRun]]:
         self.turns.end()
         self.num_run += plan.num_each * len(variants)
-        runs, ready_s = take_gated_turns(self.script, variants, plan, left_s)
+        runs, ready_s = take_gated_turns(self.script, variants, plan, left_s, note)
         self.starts_s = min(self.starts_s, ready_s)  # one alone takes no longer than several that share the cores
         return runs
 
@@ -140,7 +162,7 @@ class ScriptEngine:
 
 def tune(
     command: ScriptCommand,
-    results: ResultsFolder = Path("results"),
+    results: ResultsFolder = RESULTS,
     name: Name = "",
     changes: Annotated[
         list[str] | None,
@@ -162,7 +184,7 @@ def tune(
     75 another job holds the folder, 130 interrupted, 143 terminated.
     """
     if math.inf in (budget, price):
-        raise fail("--budget and --price: inf is no number of minutes or dollars", ExitCode.USAGE)
+        raise fail("--budget and --price: inf is not a number of minutes or dollars", ExitCode.USAGE)
     asked = check_changes(changes)
     check_command(command)
     if find_node(command) is not None:
@@ -173,9 +195,11 @@ def tune(
     folder = results / name_tuned_folder(chosen)
     source = find_source(command)
     digests = ask_of_code("digest", source).get("digests", {})
-    begun = None if again else find_begun(folder, command, asked, digests)
+    options = list_options(results, name, asked)
+    begun = None if again else find_begun(folder, command, asked, digests, skip, step)
     if begun is not None and begun.is_complete:
         err.print(f"tuned before ({folder / TUNE}); --again begins anew", markup=False, soft_wrap=True)
+        begun.options = options
         finish(begun, folder, price, form, write)
         return
     tuning = begun or Tuning(
@@ -185,10 +209,11 @@ def tune(
         asked=asked,
         budget_s=60 * budget,
         seed=seed,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=name_now(),
         digests=digests,
     )
-    tuning.budget_s = 60 * budget
+    tuning.budget_s, tuning.options, tuning.skip, tuning.step = 60 * budget, options, skip, step
+    tuning.driver = read_driver_version()
     try:
         with hold_results(results, folder.name, at_signal="ended early; the same command goes on where it was"):
             search(tuning, folder, skip, step, print_progress if form == "text" else print_aside)
@@ -197,11 +222,21 @@ def tune(
     finish(tuning, folder, price, form, write)
 
 
+def list_options(results: Path, name: str, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the options with which the same results are found again."""
+    given = {
+        "--results": "" if results == RESULTS else str(results),
+        "--name": name,
+        "--changes": ",".join(asked or ()),
+    }
+    return tuple(word for option, value in given.items() if value for word in (option, value))
+
+
 def finish(tuning: Tuning, folder: Path, price: float | None, form: Form, writes: bool) -> None:
     """Make the patch for the winner, write it into the script if that is asked for, and print the result."""
     tuning.usd_per_hour = tuning.usd_per_hour if price is None else price
     if tuning.winner is not None and not (tuning.patch and tuning.patch.written):
-        made = ask_of_code("make", tuning.script, *name_changes(tuning))
+        made = ask_of_code("make", tuning.script, *name_changes(tuning, tuning.winner.changes))
         tuning.patch = None if not made or "error" in made else CodePatch.model_validate(made)
     write_tuning(folder, tuning)
     if writes:
@@ -218,7 +253,7 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
         err.print(f"written before: {', '.join(tuning.patch.written)}", style="yellow", markup=False)
         return
     kept, digests = str((folder / KEPT).absolute()), json.dumps(tuning.digests)
-    made = ask_of_code("write", tuning.script, kept, digests, *name_changes(tuning))
+    made = ask_of_code("write", tuning.script, kept, digests, *name_changes(tuning, tuning.winner.changes))
     if "error" in made:
         raise fail(made["error"], ExitCode.USAGE)
     tuning.patch = CodePatch.model_validate(made)
@@ -226,12 +261,12 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
     err.print(f"written: {', '.join(tuning.patch.written)}; what they were is in {folder / KEPT}", markup=False)
 
 
-def name_changes(tuning: Tuning) -> list[str]:
-    """Name the winner's changes for the module that makes patches."""
+def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
+    """Name changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
     options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
-    return [*options, *(tuning.winner.changes if tuning.winner else ())]
+    return [*options, *changes]
 
 
 def write_accumulation(accumulation: Accumulation) -> str:
@@ -261,10 +296,15 @@ def check_changes(texts: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def find_begun(
-    folder: Path, command: Sequence[str], asked: tuple[str, ...] | None, digests: Mapping[str, str]
+    folder: Path,
+    command: Sequence[str],
+    asked: tuple[str, ...] | None,
+    digests: Mapping[str, str],
+    skip: int,
+    step: str,
 ) -> Tuning | None:
-    """Return the result of the same command and code to go on with; None if there is none. Ends the program if the
-    folder holds another thing."""
+    """Return the result of the same command, code, steps and driver to go on with; None if there is none. Ends the
+    program if the folder holds another thing."""
     try:
         begun = read_tuning(folder)
     except FileNotFoundError:
@@ -272,12 +312,23 @@ def find_begun(
     except ProfilerError as error:
         raise fail(f"{error}; choose another --name", ExitCode.USAGE) from None
     is_same = begun.command == tuple(command) and begun.asked == asked and begun.digests == digests
+    driver = read_driver_version() if begun.device_type == "cuda" else ""
+    if is_same and (other := begun.list_other(skip=skip, step=step, driver=driver)):
+        err.print(f"tuned before, but {', '.join(other)}; the search begins anew", markup=False)
+        return None
     return begun if is_same else None
 
 
 def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:
     """Search, and write the result after each candidate. show: prints a line of progress."""
-    write_tuning(folder, tuning)
+
+    def save(known: Tuning) -> None:
+        if known.base is None:
+            for stale in folder.glob(f"*{TRACE_ENDING}"):
+                stale.unlink()
+        write_tuning(folder, known)
+
+    save(tuning)
     remove_abandoned()
     script = TunedScript(
         command=tuning.command,
@@ -287,13 +338,11 @@ def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[s
         steps=TIMED_STEPS,
         step=step,
         seed=tuning.seed,
+        source=tuning.script,
     )
-    if tuning.base is None:
-        for stale in folder.glob(f"*{TRACE_ENDING}"):
-            stale.unlink()
-    engine = ScriptEngine(script, list(TRIABLE if tuning.asked is None else tuning.asked), folder)
+    engine = ScriptEngine(script, tuning, list(TRIABLE if tuning.asked is None else tuning.asked), folder)
     try:
-        Search(engine, tuning, lambda known: write_tuning(folder, known), show).run()
+        Search(engine, tuning, save, show).run()
     finally:
         shutil.rmtree(script.folder, ignore_errors=True)
 

@@ -138,7 +138,7 @@ class Run(BaseModel):
         Axis(
             order=100,
             label="mode",
-            words={
+            labels={
                 "forward": "forward pass",
                 "forward_backward": "forward and backward pass",
                 "train_step": "training step",
@@ -176,6 +176,12 @@ class Run(BaseModel):
         Axis(
             order=5,
             label="compile",
+            labels={
+                "off": "not compiled",
+                "default": "compiled",
+                "blocks": "blocks compiled",
+                "cudagraphs": "CUDA graphs",
+            },
             names={
                 "off": "not compiled",
                 "default": "torch.compile",

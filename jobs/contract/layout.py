@@ -121,7 +121,8 @@ measurement makes of no difference."""
 class Protocol(BaseModel):
     """Protocol of measurement of each run. A finished run counts as done if its protocol is equal.
 
-    processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps. seed: seed of the
+    processes: fresh processes that measure unprofiled steps, each warmup_steps and measured_steps; runs that take turns
+    have up to MOST_EXTRA more if the host was slow (see `jobs.contract.slow_processes`). seed: seed of the
     order of the runs, which differs between processes. turns: runs that differ in these axes alone share each process
     but the first, and take turns in it. rounds: in each such process every run has so many turns of equally many steps.
     samples: whether runs that the CPU limits have profiled_steps with samples of Python, too.
@@ -239,8 +240,8 @@ class RunRecord(Protocol, AnyRecord):
 
     @property
     def is_timed(self) -> bool:
-        """Return whether every unprofiled process has measured it."""
-        return len(self.timed) == self.processes
+        """Return whether every planned unprofiled process has measured it."""
+        return len(self.timed) >= self.processes
 
     def is_of(self, run: Run, protocol: Protocol) -> bool:
         """Return whether it has exactly these parameters and this version's protocol."""

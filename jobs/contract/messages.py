@@ -163,7 +163,8 @@ class Busy(TypedDict):
 
 class Measured(TypedDict):
     """Message of a worker that has measured a run: the tables of timings.json. host_loop_ns: measured by
-    `jobs.worker.host_speed` before the run was built, if probes run. busy: if requested."""
+    `jobs.worker.host_speed` before the measured steps, by turns before each round, if probes run. busy: if
+    requested."""
 
     event: Literal["measured"]
     steps: list[StepTime]

@@ -6,7 +6,7 @@ form: the unit of the largest, and decimals that leave three digits to the small
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal[
@@ -150,7 +150,7 @@ def format_rounded(kind: Kind, value: float, unit: str = "") -> str:
     unit = unit or _choose_unit(units, value)
     scaled = abs(value) / units[unit]
     decimals = max(0, 1 - math.floor(math.log10(float(f"{scaled:.2g}")))) if scaled else 0
-    return format_quantity(kind, value, Form(unit, units[unit], min(decimals, MOST_DECIMALS)))
+    return format_quantity(kind, value, Form(unit, units[unit], min(decimals, 2 * MOST_DECIMALS)))
 
 
 def format_size(num_bytes: float) -> str:
@@ -159,6 +159,28 @@ def format_size(num_bytes: float) -> str:
 
 def format_share(fraction: float, decimals: int = 1) -> str:
     return format_quantity("share", fraction, Form("%", 0.01, decimals))
+
+
+def format_shares(fractions: Sequence[float], decimals: int = 0) -> list[str]:
+    """Format the shares of one whole that are read together, so that they add up as the whole does: 100%.
+
+    Each is rounded to the nearest, if that adds up, with a share that reads as `<1%` for what is missing. Otherwise
+    all are cut, and what is left goes to those with the largest remainders.
+    """
+    unit = 10.0 ** -(decimals + 2)
+    scaled = [fraction / unit for fraction in fractions]
+    num_units = round(sum(scaled))
+    nearest = [math.floor(share + 0.5) for share in scaled]
+    num_tiny = sum(0 < share < 0.5 for share in scaled)
+    if not 0 <= num_units - sum(nearest) <= min(num_tiny, 1):
+        nearest = [math.floor(share) for share in scaled]
+        by_remainder = sorted(range(len(scaled)), key=lambda at: nearest[at] - scaled[at])
+        for at in by_remainder[: num_units - sum(nearest)]:
+            nearest[at] += 1
+    return [
+        format_share(number * unit if number else min(fraction, unit / 4), decimals)
+        for number, fraction in zip(nearest, fractions)
+    ]
 
 
 def format_relative_change(fraction: float) -> str:

@@ -3,13 +3,15 @@
 The time of a step has four parts, which add up to it. compute: matmuls and attention run, above the ridge of the
 precision that they run in if the ridge is known. memory: other kernels and copies run. communication: only kernels
 that exchange data between GPUs run. CPU: the GPU has nothing to run, since it waits for launches, a synchronisation or
-data. The largest part limits the step. If the two largest differ by less than the interval of the step, either may.
+data. The largest part limits the step. If the two largest differ by less than LEAST_INTERVAL of the step, either may;
+if the CPU is one of them, so may either within the interval of the step, since that is how far waiting differs. A part
+that is MOST_LARGER times another limits the step whatever its interval.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiler_job.jobs.contract.quantities import format_share, format_time
+from profiler_job.jobs.contract.quantities import format_shares, format_time
 
 COMPUTE, MEMORY, COMMUNICATION, CPU = "compute", "memory", "communication", "CPU"
 GPU = "GPU"
@@ -39,6 +41,8 @@ makes, loads or copies a batch. Nothing to do: it sleeps, saves, or waits for an
 launched has not started yet; fewer kernels have fewer gaps, so that they belong to the launches."""
 LEAST_INTERVAL = 0.05
 """Part of a step by which its two largest parts must differ at least, since steps of fresh processes differ by it."""
+MOST_LARGER = 2.0
+"""How many times as large as the other one of two parts is at most if either may limit a step."""
 EQUAL_CAUSES = 0.9
 """Part of the largest cause from which on the second is named with it: which is larger may change between steps."""
 LEAST_CAUSE = 0.01
@@ -66,9 +70,12 @@ class StepLimit:
         ranked = sorted((name for name in PARTS if self.parts.get(name)), key=lambda name: -self.parts[name])
         if not ranked:
             return ()
-        least_ns = max(self.interval_ns, LEAST_INTERVAL * self.step_ns)
         first = self.parts[ranked[0]]
-        return tuple(ranked[:1] + [name for name in ranked[1:2] if first - self.parts[name] < least_ns])
+        least_ns = LEAST_INTERVAL * self.step_ns
+        if CPU in ranked[:2]:  # kernels take as long in each step: intervals of steps are of waiting
+            least_ns = max(least_ns, self.interval_ns)
+        is_near = [first - self.parts[name] < least_ns and first < MOST_LARGER * self.parts[name] for name in ranked]
+        return tuple(ranked[:1] + [name for name, near in zip(ranked[1:2], is_near[1:2]) if near])
 
     @property
     def name(self) -> str:
@@ -120,6 +127,10 @@ class StepLimit:
         """Return a part's share of the step."""
         return self.parts.get(name, 0.0) / self.step_ns if self.step_ns else 0.0
 
+    def format_shares(self, decimals: int = 1) -> dict[str, str]:
+        """Format the shares of all parts, by name, so that they add up to 100%."""
+        return dict(zip(PARTS, format_shares([self.measure_share(name) for name in PARTS], decimals)))
+
 
 def split_time(times: Mapping[str, float]) -> StepLimit:
     """Make the limit of the time of a GPU from first to last operation, by the columns of `insight.gpu_limit`, in ns;
@@ -149,7 +160,7 @@ def describe_limit(limit: StepLimit) -> str:
     names = limit.names
     if not names:
         return name_limits(limit)
-    shares = " and ".join(format_share(limit.measure_share(name)) for name in names)
+    shares = " and ".join(limit.format_shares()[name] for name in names)
     line = f"{name_limits(limit)}, {shares} of {format_time(limit.step_ns)}"
     if names == (CPU,):
         return f"{line}: the GPU {_describe_main_causes(limit)}"
@@ -177,7 +188,8 @@ def describe_parts(limit: StepLimit) -> str:
     present = [name for name in PARTS if limit.parts.get(name)]
     if not present:
         return ""
-    terms = [f"{name} {format_time(limit.parts[name])} ({format_share(limit.measure_share(name))})" for name in present]
+    shares = limit.format_shares()
+    terms = [f"{name} {format_time(limit.parts[name])} ({shares[name]})" for name in present]
     return f"{format_time(limit.step_ns)} = {' + '.join(terms)}"
 
 

@@ -41,6 +41,12 @@ LADDER = "prediction"
 LOSSES = "losses"
 """The study of what changes do to the loss; its times are not reported."""
 
+OPTIMIZER = "optimizer"
+"""The study of AdamW's forms."""
+
+PRECISION = "precision"
+"""The study that has a case in every precision."""
+
 TRAINED = "trained"
 """The study of steps as people train: BF16, fused attention, fused AdamW, eager and compiled by turns. Without it, the
 BF16 answers are of any runs with these settings, such as those of "bf16", which a sweep of earlier versions had."""

@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from statistics import median
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
@@ -23,6 +25,8 @@ TRACE_ENDING = ".trace.json.gz"
 """Ending of the traces of steps in the folder of a tuned script (`name_trace`)."""
 SAME_LOSS = 1e-4
 """Relative difference of losses up to which sums in another order are the reason."""
+MEASURED = ("used_s", "is_complete", "base", "ladder", "tried", "confirmation", "pairs", "places", "patch", "no_parts")
+"""What a search finds out of a script on a machine, in Tuning."""
 
 
 def name_tuned_folder(name: str) -> str:
@@ -87,12 +91,14 @@ class TuningRecord(BaseModel):
 
 class TuneRatio(TuningRecord):
     """How many times as fast a variant is as another one: the centre of paired rounds (or pairs of processes), with its
-    95% interval (`paired_ratio`). Above 1 is faster."""
+    95% interval (`paired_ratio`). Above 1 is faster. widened_by: how far fresh processes differ, if its ends were moved
+    by that."""
 
     times_as_fast: PositiveFloat
     low: float
     high: float
     num_pairs: int
+    widened_by: float = 0.0
 
 
 class LossDifference(TuningRecord):
@@ -136,12 +142,13 @@ class CodeLine(TuningRecord):
 class CodePatch(TuningRecord):
     """What makes the winner's changes in the script. diff: a unified diff; "" if no file changes. to_write: what it
     leaves to the user. present: `file:line` where the script has a change already, by change. written: the files that
-    `--write` changed."""
+    `--write` changed. digest: SHA-256 of the texts of the files that it changes; "" for none."""
 
     diff: str = ""
     to_write: tuple[CodeLine, ...] = ()
     present: dict[str, str] = {}
     written: tuple[str, ...] = ()
+    digest: str = ""
 
 
 class Accumulation(TuningRecord):
@@ -223,11 +230,41 @@ class Tried(TuningRecord):
     message: str = ""
 
 
+class VariantRun(TuningRecord):
+    """A process of one variant. times_ns: medians of its timed steps, one for each of its turns; one alone if it took
+    none. peak_bytes: most memory that was allocated from its start, captures of CUDA graphs included; 0 without a GPU.
+    losses: of its backward passes, from the first one. num_losses_per_step: how many a step has."""
+
+    times_ns: tuple[float, ...]
+    peak_bytes: int
+    losses: list[float | str | None]
+    num_losses_per_step: float
+
+    @property
+    def step_ns(self) -> float:
+        return median(self.times_ns)
+
+
+class ProcessPairs(TuningRecord):
+    """Processes of two variants, as many of each. changes: of the second. num_rounds: rounds of turns that they took;
+    0 if they ran one after another. is_bare, patch_digest: as of Confirmation. is_cut_off: the budget ended before
+    there were as many as there was room for."""
+
+    changes: tuple[str, ...]
+    before: list[VariantRun]
+    after: list[VariantRun]
+    num_rounds: int = 0
+    is_bare: bool = False
+    patch_digest: str = ""
+    is_cut_off: bool = False
+
+
 class Confirmation(TuningRecord):
     """The winner and the script without changes in fresh processes: the medians of their steps (ns), a process each,
     and their peaks of allocated memory (bytes). num_rounds: rounds in which each process had a turn; 0 if they ran
-    one after another. by_turns: what turns in one process had given, if the CPU limits the step, so that these
-    processes are the winner's `ratio_base`."""
+    one after another. by_turns: what turns in one process had given, if these processes are the winner's `ratio_base`:
+    as the CPU limits the step, or is_bare. is_bare: the winner's processes ran the script with its patch, and nothing
+    followed a process but the times and losses of its steps. patch_digest: of that patch; "" if it is not known."""
 
     base_ns: tuple[PositiveFloat, ...] = ()
     winner_ns: tuple[PositiveFloat, ...] = ()
@@ -235,6 +272,8 @@ class Confirmation(TuningRecord):
     winner_peak_bytes: int | None = None
     num_rounds: int = 0
     by_turns: TuneRatio | None = None
+    is_bare: bool = False
+    patch_digest: str = ""
 
 
 class Tuning(TuningRecord):
@@ -246,17 +285,24 @@ class Tuning(TuningRecord):
     at its budget or by a signal. ladder: what was kept, in order; its last step is the winner. digests: SHA-256 of the
     script and of the modules next to it when they were measured, by name. patch: None until it is made. no_parts: why
     nothing is expected of changes; None if something is. usd_per_hour: price of the GPU that the user gave; None for
-    the listed one. accumulation: the larger micro-batches that are tried; None if none can be.
+    the listed one. accumulation: the larger micro-batches that are tried; None if none can be. pairs: processes of the
+    script without changes and of the winner that were measured until now; None without any. options: that `tune` was
+    given to find its results, and --changes. skip, step: as of `tune`; None and "" if they are not known. driver: of
+    NVIDIA's GPUs, its version; "" without one.
     """
 
     format_version: int = FORMAT_VERSION
     name: str
     command: tuple[str, ...]
+    options: tuple[str, ...] = ()
     script: str = ""
     gpu_name: str = ""
     device_type: str = "cuda"
     num_workers: int = 4
     torch: str = ""
+    driver: str = ""
+    skip: int | None = None
+    step: str = ""
     asked: tuple[str, ...] | None = None
     budget_s: float
     used_s: float = 0.0
@@ -267,6 +313,7 @@ class Tuning(TuningRecord):
     ladder: list[LadderStep] = []
     tried: list[Tried] = []
     confirmation: Confirmation = Confirmation()
+    pairs: ProcessPairs | None = None
     places: list[Place] = []
     digests: dict[str, str] = {}
     patch: CodePatch | None = None
@@ -278,6 +325,39 @@ class Tuning(TuningRecord):
     def winner(self) -> LadderStep | None:
         """The last step of the ladder; None if nothing was kept."""
         return self.ladder[-1] if self.ladder else None
+
+    def list_other(self, **now: str | int) -> list[str]:
+        """List what differs from what was noted: `was and is` of each. What is not known on either side is equal."""
+        noted = {name: getattr(self, name) for name in now}
+        known = [name for name in now if now[name] != "" and noted[name] not in (None, "")]
+        return [f"{name} was {noted[name]} and is {now[name]}" for name in known if noted[name] != now[name]]
+
+    def begin_anew(self) -> None:
+        """Keep what was asked for, and nothing that was measured."""
+        fresh = Tuning(name=self.name, command=self.command, budget_s=self.budget_s)
+        for name in MEASURED:
+            setattr(self, name, getattr(fresh, name))
+        self.started_at = name_now()
+
+    @property
+    def is_other_patch(self) -> bool:
+        """Whether the patch is known to be another one than the one that the confirmation ran."""
+        measured = self.confirmation.patch_digest
+        return bool(measured) and self.patch is not None and self.patch.digest != measured
+
+    def find_pairs(self, patch_digest: str | None = None) -> ProcessPairs | None:
+        """Return the processes of the winner that were measured, if any. patch_digest: of the patch that they ran, ""
+        for none; None for any."""
+        pairs, winner = self.pairs, self.winner
+        if pairs is None or winner is None or pairs.changes != winner.changes:
+            return None
+        is_same = (pairs.is_bare, pairs.patch_digest) == (bool(patch_digest), patch_digest)
+        return pairs if patch_digest is None or is_same else None
+
+
+def name_now() -> str:
+    """Return the time for `started_at`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class TuningError(ProfilerError):

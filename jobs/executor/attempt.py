@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -98,12 +98,13 @@ class Attempt:
 
     def keep_timings(self, measured: Measured, watch: Watch, group: str = "") -> None:
         """Save the timings of one more process. After the last process, finish the run, unless steps are to be
-        profiled. group: see `TimedProcess`."""
+        profiled or more turns may be taken. group: see `TimedProcess`."""
         tables = {name: rows for name, rows in measured.items() if isinstance(rows, list)} | watch.tables(measured)
         self.state.results.keep_timings(self.run, tables, len(self.record.timed))
         process = TimedProcess(position=watch.position, group=group, seconds=self.seconds)
         self.update(timed=[*self.record.timed, process])
-        if self.record.is_timed and not self.state.protocol.profiled_steps:
+        protocol = self.state.protocol
+        if self.record.is_timed and not protocol.profiled_steps and not protocol.turns:
             self.finish("ok")
             return
         wall_s = self.add_wall()
@@ -183,13 +184,41 @@ class Attempt:
             self.state.results.check_space(detail.message)
         wall_s = self.add_wall()
         self.update(status=status, status_detail=detail, ended_at=read_clock())
-        self.state.results.finish(self.run, self.record)
-        self.state.statuses[self.run.run_id] = status
         if status == "ok":
             self.emit_stage_finished(wall_s)
-        shown = {"status": status, "detail": detail and detail.model_dump(), "wall_s": self.record.wall_s}
-        self.state.emit("run_finished", run=self.run.run_id, **shown)
+        keep_record(self.state, self.run, self.record)
         self.state.count_machine_failures(self.collector.gpu, status, detail.message if detail else "")
+
+
+def leave_out_process(failed: Attempt, others: Sequence[Attempt], failure: RunFailedError) -> None:
+    """Leave out a process that was not planned, in which a run failed: all its runs keep what they were timed by
+    before. Raises as `Attempt.finish` does."""
+    state, message = failed.state, failure.detail["message"]
+    if state.is_stopping(failure.status):
+        for attempt in (failed, *others):
+            attempt.interrupt()
+        return
+    if failure.status in ("failed", "machine"):
+        state.results.check_space(message)
+    for attempt in (failed, *others):
+        attempt.add_wall()
+        state.timed[attempt.run.run_id] = state.results.keep_timed(attempt.run, attempt.record)
+    why = f"{failure.detail.get('phase', '')}: {message}"
+    state.emit("process_left_out", run=failed.run.run_id, others=[each.run.run_id for each in others], why=why)
+    state.count_machine_failures(failed.collector.gpu, failure.status, message)
+
+
+def finish_timed(state: SweepState, run: Run) -> None:
+    """Finish a run that all its unprofiled processes have measured, and of which no step is to be profiled."""
+    keep_record(state, run, state.timed[run.run_id].model_copy(update={"status": "ok", "ended_at": read_clock()}))
+
+
+def keep_record(state: SweepState, run: Run, record: RunRecord) -> None:
+    """Write the record of a finished run."""
+    state.results.finish(run, record)
+    state.statuses[run.run_id] = record.status
+    detail = record.status_detail and record.status_detail.model_dump()
+    state.emit("run_finished", run=run.run_id, status=record.status, detail=detail, wall_s=record.wall_s)
 
 
 def read_clock() -> str:

@@ -123,6 +123,10 @@ def format_clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
+def name_group(run: str, others: Sequence[str]) -> str:
+    return f"{run} and {format_count(len(others), 'other run')}"
+
+
 def format_cost(cost: float | None) -> str:
     return "" if cost is None else f" | cost {cost:.2f}"
 
@@ -234,6 +238,14 @@ class Terminal:
     def run_repeated(self, run: str, why: str) -> None:
         self.stages.pop(run, None)
         self.console.print(f"{run}  [yellow]measured again[/]: {escape(why)}")
+
+    def process_added(self, run: str, others: Sequence[str], why: str) -> None:
+        self.console.print(f"{name_group(run, others)}  [yellow]one more process[/]: {escape(why)}")
+
+    def process_left_out(self, run: str, others: Sequence[str], why: str) -> None:
+        for each in (run, *others):
+            self.stages.pop(each, None)
+        self.console.print(f"{name_group(run, others)}  [yellow]without one more process[/]: {escape(why)}")
 
     def run_damaged(self, run: str, why: str) -> None:
         self.console.print(f"{run}  [red]damaged[/], measured again: {escape(why)}")

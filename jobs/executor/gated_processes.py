@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from profiler_job.jobs.contract.tuning import VariantRun
 from profiler_job.jobs.executor.tuned_script import (
     POLL_S,
     FollowedProcess,
     GatePlan,
+    NoteRuns,
     OverBudgetError,
     TunedScript,
     VariantFailedError,
-    VariantRun,
     check_applied,
 )
 
@@ -107,9 +108,18 @@ class GatedProcesses:
         for process in self.processes:
             process.times_ns.append(times[process])
 
-    def take_rounds(self, plan: GatePlan) -> None:
-        """Take rounds while there is time for another one. Raises OverBudgetError if there was none for the first, and
-        VariantFailedError, but not if a script ends without an error after the first."""
+    def make_runs(self) -> list[list[VariantRun]]:
+        """Return the processes of each variant with their turns."""
+        variants = sorted({process.variant for process in self.processes})
+        return [
+            [process.make_run() for process in self.processes if process.variant == variant and process.times_ns]
+            for variant in variants
+        ]
+
+    def take_rounds(self, plan: GatePlan, note: NoteRuns) -> None:
+        """Take rounds while there is time for another one. note: receives the processes after each. Raises
+        OverBudgetError if there was no time for the first, and VariantFailedError, but not if a script ends without an
+        error after the first."""
         draw, longest_s = random.Random(plan.seed), 0.0
         for number in range(plan.num_rounds):
             began = time.monotonic()
@@ -126,13 +136,15 @@ class GatedProcesses:
                     raise
                 return
             longest_s = max(longest_s, time.monotonic() - began)
+            note(self.make_runs())
 
 
 def take_gated_turns(
-    script: TunedScript, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float
+    script: TunedScript, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float, note: NoteRuns
 ) -> tuple[list[list[VariantRun]], float]:
     """Let processes of variants of a script take turns. Return the processes of each variant, which all took part in
-    the same rounds, and the time in seconds after which all had warmed up.
+    the same rounds, and the time in seconds after which all had warmed up. note: receives the processes after each
+    round.
 
     Raises VariantFailedError if a variant has no process left, OverBudgetError, and CannotStartError.
     """
@@ -144,7 +156,7 @@ def take_gated_turns(
             for variant, changes in enumerate(variants):
                 name = f"gated-{number}-{variant}"
                 of_process = replace(script, log=script.folder / f"{name}.txt")
-                running = of_process.start(name, "gate", changes=list(changes), times_only=True)
+                running = of_process.start(name, "gate", changes=list(changes), times_only=True, bare=plan.is_bare)
                 at_end.callback(running.end)
                 processes.append(GatedProcess(variant, running))
                 processes[-1].ask(0.0)
@@ -152,11 +164,8 @@ def take_gated_turns(
         gated = GatedProcesses(processes, began + left_s - END_S)
         gated.collect(processes, began + plan.ready_s)
         ready_s = time.monotonic() - began
-        gated.take_rounds(plan)
-        runs = [
-            [process.make_run() for process in gated.processes if process.variant == variant and process.times_ns]
-            for variant in range(len(variants))
-        ]
+        gated.take_rounds(plan, note)
+        runs = gated.make_runs()
     return runs, ready_s
 
 

@@ -22,8 +22,8 @@ from profiler_job.jobs.contract.layout import Machine
 from profiler_job.jobs.contract.messages import Failed, Measured
 from profiler_job.jobs.contract.plain import count_plain_steps
 from profiler_job.jobs.contract.words import format_count
-from profiler_job.jobs.executor.attempt import Attempt
-from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, SampledNsys, Timer
+from profiler_job.jobs.executor.attempt import Attempt, leave_out_process
+from profiler_job.jobs.executor.collectors import WARM_UP, Collector, Nsys, SampledNsys, Timer, build_failure
 from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
 from profiler_job.jobs.executor.gate import Gate, Passage
 from profiler_job.jobs.executor.gpu_sampler import GpuSensor, Watch
@@ -230,7 +230,7 @@ class GpuExecutor:
     def time_group(self, runs: Sequence[Run], process: int, position: int, passage: Passage) -> None:
         """Let runs take turns in a fresh process, and write the outcome into their records. A run that fails ends
         alone: the others begin again without it. A run for which there is no memory beside the others has a process
-        alone. Raises as `time` does."""
+        alone. A process that was not planned is left out if a run fails in it. Raises as `time` does."""
         timer = self.timers.popleft()
         try:
             self.time_group_with(timer, runs, process, position, passage)
@@ -254,12 +254,20 @@ class GpuExecutor:
                         for attempt in (failed, *attempts, *without_room):
                             attempt.interrupt()
                         return
+                    if failed.record.is_timed:
+                        leave_out_process(failed, attempts, failure)
+                        return
                     if failure.status == "oom":  # after which the process could not go on
                         without_room.append(failed)
                     else:
                         failed.fail(failure)
         if any(outcome["event"] == "oom" and self.repeat_alone(runs[0], passage, "oom") for outcome in outcomes):
             return
+        for attempt, outcome in zip(attempts, outcomes, strict=True):
+            if outcome["event"] != "measured" and attempt.record.is_timed:
+                rest = [other for other in attempts if other is not attempt]
+                leave_out_process(attempt, rest, build_failure(outcome))
+                return
         group = secrets.token_hex(4)
         for attempt, outcome in zip(attempts, outcomes, strict=True):
             if outcome["event"] == "measured":

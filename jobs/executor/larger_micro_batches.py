@@ -35,10 +35,7 @@ class LargerMicroBatches:
         """Return the command of a process, and variables of its environment. folder: of the process."""
         numbers, command = self.accumulation, list(self.command)
         if self.texts:
-            file = folder / "texts.json"
-            file.write_text(json.dumps(self.texts), encoding="utf-8")
-            place = command.index(self.script)
-            command[place:place] = [EDITED, str(file.absolute())]
+            command = edit_command(command, self.script, self.texts, folder)
         rows, num_passes = numbers.rows * numbers.factor, numbers.num_passes // numbers.factor
         return command, {WANTED: f"{rows},{num_passes}"}
 
@@ -59,7 +56,16 @@ def choose_accumulation(facts: Mapping[str, Any], command: Sequence[str]) -> Acc
     return Accumulation(rows=shape[0], num_passes=num_passes, factor=factor, command=tuple(command))
 
 
-def can_be_edited(command: Sequence[str], script: str) -> str:
+def edit_command(command: Sequence[str], script: str, texts: Mapping[str, str], folder: Path) -> list[str]:
+    """Return the command that runs a script with other texts of its files, which are written to a folder. script: its
+    file as the command names it."""
+    file = folder / "texts.json"
+    file.write_text(json.dumps(texts), encoding="utf-8")
+    place = command.index(script)
+    return [*command[:place], EDITED, str(file.absolute()), *command[place:]]
+
+
+def find_edit_obstacle(command: Sequence[str], script: str) -> str:
     """Return why a script cannot run with other texts of its files; "" if it can."""
     if not script:
         return NO_FILE

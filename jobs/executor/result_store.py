@@ -292,9 +292,13 @@ class Results:
     def keep_timings(self, run: Run, tables: dict[str, list[Any]], process: int = 0) -> None:
         write_json(self.folder / run.run_id / name_timings_file(process), tables)
 
+    def read_timings(self, run: Run, process: int) -> dict[str, Any]:
+        """Read the tables that an unprofiled process of a run measured."""
+        return read_json(self.folder / run.run_id / name_timings_file(process), dict) or {}
+
     def read_steps(self, run: Run) -> list[dict[str, Any]]:
         """Read the steps that the first unprofiled process of a run measured."""
-        return list((read_json(self.folder / run.run_id / name_timings_file(0), dict) or {}).get("steps", []))
+        return list(self.read_timings(run, 0).get("steps", []))
 
     def keep_timed(self, run: Run, record: RunRecord) -> RunRecord:
         """Save the record of a run that is timed by the processes in it, whose timings are written. Return the record

@@ -10,8 +10,10 @@ from profiler_job.jobs.contract.errors import ProfilerError
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.layout import CALIBRATION, Machine, Protocol, RunRecord
 from profiler_job.jobs.contract.versions import compare_machines, format_differences
+from profiler_job.jobs.executor.attempt import finish_timed
 from profiler_job.jobs.executor.collectors import Timer
 from profiler_job.jobs.executor.events import Emit
+from profiler_job.jobs.executor.extra_processes import find_shortest_loops, needs_another
 from profiler_job.jobs.executor.failures import CollectorError, RunFailedError
 from profiler_job.jobs.executor.gpu_executor import GpuExecutor
 from profiler_job.jobs.executor.machine import count_cores
@@ -86,7 +88,7 @@ class SweepRunner:
             pending.sort(key=lambda run: sum(predicted[run.run_id].values()), reverse=True)
         for run_id, timed in self.state.timed.items():
             for process in range(len(timed.timed)):
-                del predicted[run_id][name_stage(Timer.name, process)]
+                predicted[run_id].pop(name_stage(Timer.name, process), None)  # none of a process that was not planned
         self.emit(
             "sweep_started",
             runs=len(runs),
@@ -189,6 +191,8 @@ class SweepRunner:
                     [run for run in group if run.run_id in unfinished and self._is_next(run, process)]
                     for group in order
                 ]
+                if process >= self.protocol.processes:
+                    left = self._select_slow(left, order)
                 groups = {group[0].run_id: group for group in left if group}
                 work = partial(GpuExecutor.time_runs, process=process, positions=positions)
                 if self.protocol.turns and process:
@@ -197,6 +201,9 @@ class SweepRunner:
             if self.state.num_nsys_workers:
                 unprofiled = [run for run in pending if run.run_id not in self.state.statuses]
                 self._on_every_gpu(pool, GpuExecutor.profile_runs, self._order(unprofiled))
+            elif not self.state.stopping.is_set():
+                for run in [run for run in pending if run.run_id not in self.state.statuses]:
+                    finish_timed(self.state, run)
         except RunFailedError:  # the sweep was stopped while workers started
             pass
         except CollectorError:
@@ -206,6 +213,20 @@ class SweepRunner:
         except BaseException:
             self.stop()
             raise
+
+    def _select_slow(self, left: Sequence[Sequence[Run]], order: Sequence[Sequence[Run]]) -> list[list[Run]]:
+        """Select the groups that need one more process, since hosts were slow: those without a finished run. left:
+        what each group in `order` has left; runs that had a process alone for lack of memory take no turns."""
+        shortest = find_shortest_loops(self.results, (run for group in order for run in group))
+        selected = []
+        for runs, group in zip(left, order):
+            members = {run: timed for run in runs if is_in_group(timed := self.state.timed[run.run_id])}
+            is_finished = any(self.state.statuses.get(run.run_id) == "ok" for run in group)
+            if len(members) > 1 and not is_finished and needs_another(self.results, members, shortest):
+                selected.append([*members])
+                first, *others = [run.run_id for run in members]
+                self.emit("process_added", run=first, others=others, why="the CPU was slow while they took turns")
+        return selected
 
     def _order(self, runs: list[Run]) -> list[Run]:
         return put_compiled_first(runs) if self.state.together > 1 else runs

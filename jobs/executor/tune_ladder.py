@@ -38,8 +38,12 @@ class LadderSearch(TunedSearch, Protocol):
 
 def measure_ladder(search: LadderSearch) -> None:
     """Let all steps of the ladder take turns, and take back what is not measurably faster than the step before. A
-    single step does so, too, if it was believed after its first rounds, and processes of its own do not decide."""
-    ladder = search.tuning.ladder
+    single step does so, too, if it was believed after its first rounds, and processes of its own do not decide. If they
+    have decided, or were begun, before the search was cut off, the ladder stays as it is."""
+    tuning = search.tuning
+    ladder = tuning.ladder
+    if tuning.confirmation.by_turns is not None or tuning.find_pairs() is not None:
+        return
     has_turns = all(step.method is Method.TURNS for step in ladder)  # one that was cut off may go on after others
     is_measured = len(ladder) == 1 and (search.do_processes_decide or ladder[0].ratio_before.num_pairs >= FEWEST_PAIRS)
     if not ladder or not has_turns or is_measured:

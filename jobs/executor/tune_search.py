@@ -3,7 +3,7 @@ with what that leaves, until nothing could save 1% or the time is over.
 
 What can be switched between steps takes turns in one process, also what compiles, pads or keeps activations: its rounds
 are paired, while fresh processes of one variant differ by more than many changes give. Processes alternate for what is
-fixed at their start, and to confirm the winner, alone.
+fixed at their start, and to confirm the winner: the script with its patch, and nothing that follows it.
 """
 
 import random
@@ -26,6 +26,7 @@ from profiler_job.jobs.contract.changes import (
     FUSED_ATTENTION,
     KEEP_ACTIVATIONS,
     LABELS,
+    LOADER_WORKERS,
     PADDING,
     TF32,
     TRIABLE,
@@ -40,6 +41,7 @@ from profiler_job.jobs.contract.paired_ratio import (
     is_faster,
 )
 from profiler_job.jobs.contract.quantities import format_time
+from profiler_job.jobs.contract.ranges import DATA
 from profiler_job.jobs.contract.tuning import (
     BaseStep,
     Confirmation,
@@ -52,6 +54,7 @@ from profiler_job.jobs.contract.tuning import (
     Tried,
     TuneRatio,
     Tuning,
+    VariantRun,
 )
 from profiler_job.jobs.executor.predicted_steps import StepParts
 from profiler_job.jobs.executor.script import infer_batch
@@ -59,9 +62,9 @@ from profiler_job.jobs.executor.tune_bounds import COMPILING, LEAST_SAVING, boun
 from profiler_job.jobs.executor.tune_confirmation import compare_steps, confirm_winner, does_idle
 from profiler_job.jobs.executor.tune_expectations import expect, expect_of_code, measure_parts
 from profiler_job.jobs.executor.tune_ladder import MOST_ROUNDS, measure_ladder
-from profiler_job.jobs.executor.tune_processes import WARM, count_most_pairs, estimate_s, measure_pairs
+from profiler_job.jobs.executor.tune_processes import WARM, compare_pairs, count_most_pairs, estimate_s, measure_pairs
 from profiler_job.jobs.executor.tune_traces import trace_ends
-from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError, VariantRun
+from profiler_job.jobs.executor.tuned_script import Engine, OverBudgetError, VariantFailedError
 
 TURN_S = 0.15
 FIRST_ROUNDS = 3
@@ -90,6 +93,8 @@ COMPILED_AGAIN = (BF16, TF32, FUSED_ATTENTION, PADDING, KEEP_ACTIVATIONS)
 """Changes of what a compiled model computes."""
 MUCH = 0.02
 """Part of a step that such a change must be able to save to be measured before the model is compiled."""
+LEAST_WAITS = 0.1
+"""Part of a step that is spent on batches from which on workers of loaders may limit it."""
 LEAST_HIDDEN = 0.03
 """Part of the kernel time that a change must save to go with what relieves the CPU, though the step is as long."""
 SEEN = {Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.NOT_POSSIBLE, Outcome.KEPT, Outcome.BOUND}
@@ -140,9 +145,9 @@ class Search:
             is_whole &= self.try_processes()
             confirm_winner(self)
             compare_steps(self)
-            winner = self.tuning.winner
-            is_confirmed = winner is None or winner.losses.reason is not NoLossCode.NOT_MEASURED
-            self.tuning.is_complete = is_whole and is_confirmed
+            pairs = self.tuning.find_pairs()
+            is_left = any(step.losses.reason is NoLossCode.NOT_MEASURED for step in self.tuning.ladder)
+            self.tuning.is_complete = is_whole and not is_left and not (pairs and pairs.is_cut_off)
         except OverBudgetError:
             pass
         finally:
@@ -174,6 +179,12 @@ class Search:
     def room(self) -> int:
         """How many processes of the script the machine has room for: none of several ranks, which share a port."""
         return 0 if self.is_by_processes else int(self.shares.get("room", 0))
+
+    @property
+    def waits_for_batches(self) -> bool:
+        """Whether steps may wait for batches that workers of a loader fetch."""
+        waits = self.shares["phases"].get(DATA, 0.0) >= LEAST_WAITS * self.shares["step_ns"]
+        return waits or LOADER_WORKERS in self.current
 
     @property
     def starts_s(self) -> float:
@@ -217,6 +228,10 @@ class Search:
         """Learn about the script: its model, and which changes it cannot be given."""
         self.facts = self.ask("describe")
         self.is_by_processes = self.facts["world"] > 1
+        if other := self.tuning.list_other(gpu_name=self.facts["gpu_name"], torch=self.facts["torch"]):
+            self.say(f"what was measured before is of another machine: {', '.join(other)}; the search begins anew")
+            self.tuning.begin_anew()
+            self.used_before_s = 0.0
         self.tuning.gpu_name, self.tuning.torch = self.facts["gpu_name"], self.facts["torch"]
         self.tuning.device_type, self.tuning.num_workers = self.facts["device_type"], self.facts["num_workers"]
         self.tuning.places = [Place(**place) for place in self.facts["places"]]
@@ -479,7 +494,7 @@ class Search:
         pairs = measure_pairs(self, before, after, PAIRS_OF_PROCESSES, self.reserve_s, stops_if_slower=True)
         self.note_base(before, [run.step_ns for run in pairs.before])
         peak = max(run.peak_bytes for run in pairs.after)
-        return pairs.compare(self.spread), median(run.step_ns for run in pairs.after), peak or None
+        return compare_pairs(pairs, self.spread), median(run.step_ns for run in pairs.after), peak or None
 
     @property
     def is_cpu_limited(self) -> bool:

@@ -8,17 +8,17 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, Protocol
 
 from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS, LABELS
 from profiler_job.jobs.contract.errors import ProfilerError
-from profiler_job.jobs.contract.tuning import Accumulation, Tuning
+from profiler_job.jobs.contract.tuning import Accumulation, Tuning, VariantRun
 from profiler_job.jobs.executor.failures import describe_exit
-from profiler_job.jobs.executor.larger_micro_batches import LargerMicroBatches
+from profiler_job.jobs.executor.larger_micro_batches import LargerMicroBatches, edit_command
 from profiler_job.jobs.executor.script import FOLLOW, INJECTED, CannotStartError, end_group, read_noted
 from profiler_job.jobs.executor.script_requests import ScriptRequests
 
@@ -48,7 +48,8 @@ class TunedScript:
     """command: as given. folder: for what is exchanged with its processes. log: file for what it prints. skip: steps
     before the first timed one. steps: that are timed in a process of one variant. step: what ends one, as in
     `jobs.follow.plan.Plan`. seed: of scripts that set none. larger: what gives it larger micro-batches; None if these
-    are not tried."""
+    are not tried. source: its file as the command names it. patches: texts of its files with the patch for some
+    changes, by whole path, and the command then."""
 
     command: Sequence[str]
     folder: Path
@@ -58,6 +59,8 @@ class TunedScript:
     step: str
     seed: int
     larger: LargerMicroBatches | None = None
+    source: str = ""
+    patches: Mapping[tuple[str, ...], tuple[Mapping[str, str], Sequence[str]]] = field(default_factory=dict)
 
     def start(self, name: str, asked_for: Literal["turns", "gate"] | None = None, **plan: Any) -> "FollowedProcess":
         """Start a process of the script. name: of its folder, which is made anew. asked_for: what of
@@ -69,11 +72,18 @@ class TunedScript:
         requests = ScriptRequests() if asked_for else None
         if asked_for and requests:
             plan[asked_for] = str(requests.folder.path)
+        changes = tuple(plan.get("changes", ()))
+        if plan.get("bare"):  # they are in the texts of its files
+            plan["changes"] = ()
         text = json.dumps(fixed | {"seed": self.seed, "followed": 0, "prefills": 0} | plan)
         path = os.pathsep.join(filter(None, (str(INJECTED), os.environ.get("PYTHONPATH"))))
         environment = os.environ | {FOLLOW: text, "PYTHONPATH": path}
         command = self.command
-        if self.larger and asked_for != "turns" and FEWER_ACCUMULATIONS in plan.get("changes", ()):
+        if plan.get("bare"):
+            if changes:
+                texts, command = self.patches[changes]
+                command = edit_command(command, self.source, texts, folder)
+        elif self.larger and asked_for != "turns" and FEWER_ACCUMULATIONS in changes:
             command, more = self.larger.prepare(folder)
             environment |= more
         with self.log.open("ab") as log:
@@ -172,32 +182,21 @@ class TurnsProcess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariantRun:
-    """A process of one variant. times_ns: medians of its timed steps, one for each of its turns; one alone if it took
-    none. peak_bytes: most memory that was allocated from its start, captures of CUDA graphs included; 0 without a GPU.
-    losses: of its backward passes, from the first one. num_losses_per_step: how many a step has."""
-
-    times_ns: tuple[float, ...]
-    peak_bytes: int
-    losses: list[float | str | None]
-    num_losses_per_step: float
-
-    @property
-    def step_ns(self) -> float:
-        return median(self.times_ns)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GatePlan:
     """Turns of processes of one variant each. num_each: processes of each variant. num_rounds: at most, as the time
     allows. turn_s: time of a turn. ready_s: time after which a process hangs that has not warmed up. seed: of the order
-    of turns."""
+    of turns. is_bare: see `Engine.run`."""
 
     num_each: int
     num_rounds: int
     turn_s: float
     ready_s: float
     seed: int
+    is_bare: bool = False
+
+
+NoteRuns = Callable[[list[list[VariantRun]]], None]
+"""Receives processes of each variant."""
 
 
 class Engine(Protocol):
@@ -225,12 +224,19 @@ class Engine(Protocol):
     def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
         """Prepare processes with larger micro-batches; return the reason if there can be none. facts: of the script."""
 
-    def run(self, changes: Sequence[str], left_s: float) -> VariantRun:
-        """Run a variant in a process of its own. Raises VariantFailedError and OverBudgetError."""
+    def write(self, changes: Sequence[str]) -> str:
+        """Make the patch for changes, and return its digest if the patched script can run: nothing is left to write. ""
+        if it cannot."""
 
-    def take_turns(self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float) -> list[list[VariantRun]]:
-        """Let processes of one variant each take turns (see `gated_processes`). Raises VariantFailedError and
-        OverBudgetError."""
+    def run(self, changes: Sequence[str], left_s: float, is_bare: bool = False) -> VariantRun:
+        """Run a variant in a process of its own. is_bare: nothing is followed but the times and losses of steps, and
+        changes are those that were written. Raises VariantFailedError and OverBudgetError."""
+
+    def take_turns(
+        self, variants: Sequence[Sequence[str]], plan: GatePlan, left_s: float, note: NoteRuns
+    ) -> list[list[VariantRun]]:
+        """Let processes of one variant each take turns (see `gated_processes`). note: receives the processes after each
+        round. Raises VariantFailedError and OverBudgetError."""
 
     def end(self) -> None:
         """End what runs."""
@@ -253,11 +259,13 @@ class TunedSearch(Protocol):
     def starts_s(self) -> float: ...
 
 
-def run_variant(script: TunedScript, changes: Sequence[str], left_s: float = math.inf) -> VariantRun:
-    """Run a variant of a script in a new process, until its steps are timed. Raises VariantFailedError, OverBudgetError
-    and CannotStartError."""
+def run_variant(
+    script: TunedScript, changes: Sequence[str], left_s: float = math.inf, is_bare: bool = False
+) -> VariantRun:
+    """Run a variant of a script in a new process, until its steps are timed (see `Engine.run`). Raises
+    VariantFailedError, OverBudgetError and CannotStartError."""
     began = time.monotonic()
-    running = script.start("process", changes=list(changes), times_only=True)
+    running = script.start("process", changes=list(changes), times_only=True, bare=is_bare)
     try:
         while not running.has_ended:
             if time.monotonic() - began > left_s:

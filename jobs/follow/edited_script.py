@@ -6,6 +6,7 @@ TEXTS: a JSON file, {whole path: text}. Nothing else of this folder is imported 
 """
 
 import json
+import linecache
 import os
 import sys
 from importlib.machinery import SourceFileLoader
@@ -31,6 +32,8 @@ def main() -> None:
     del sys.argv[:2]
     file = os.path.abspath(sys.argv[0])
     edit_modules(texts)
+    for path, new in texts.items():  # for what reads the code of a function, as Triton does
+        linecache.cache[path] = (len(new), None, new.splitlines(keepends=True), path)
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(file))
     text = texts.get(os.path.realpath(file))

@@ -18,6 +18,7 @@ from torch.optim import optimizer
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
+from .bare_steps import BareSteps
 from .compiled_backward import is_backward_graph
 from .event_ranges import EventRanges
 from .follow import Follower
@@ -98,9 +99,9 @@ def install(plan: Plan, push: Callable[..., Any] | None = None, pop: Callable[..
         wrap(nn.utils.clip_grad, name, build_phase_wrapper("clip"))
         setattr(nn.utils, name, getattr(nn.utils.clip_grad, name))
     # Of a scaler's step nothing but the optimizer's is one: a step ends within it.
-    for name in ("unscale_", "update"):
-        wrap(torch.amp.GradScaler, name, build_phase_wrapper("optimizer"))
-    wrap(torch.amp.GradScaler, "step", follower.scaler_step)
+    of_scaler = {name: build_phase_wrapper("optimizer") for name in ("unscale_", "update")}
+    for name, around in {**of_scaler, "step": follower.scaler_step, "scale": follower.losses.scale}.items():
+        wrap(torch.amp.GradScaler, name, around)
     optimizer.register_optimizer_step_pre_hook(follower.before_update)
     optimizer.register_optimizer_step_post_hook(follower.after_update)
     if plan.step not in NAMED_STEPS:
@@ -163,4 +164,7 @@ def install_plan(text: str) -> None:
     plan = Plan(**json.loads(text))
     if plan.seed is not None:
         set_seed(plan.seed)
-    install(plan)
+    if plan.bare:
+        BareSteps(plan).begin()
+    else:
+        install(plan)

@@ -2,8 +2,11 @@
 unless losses are copied no kernel is launched. Loaded into other people's scripts, as `follow` is."""
 
 import math
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
+import torch
 from torch import Tensor
 
 MOST = 4096
@@ -18,11 +21,24 @@ class Losses:
         self.copies = copies
         self.kept: list[Tensor] = []
         self.known: list[float | str | None] = []
+        self.scaled: tuple[Callable[[], Any], Any] = (lambda: None), None
+
+    def scale(self, called: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        """Scale a loss, as a gradient scaler does, and keep what it was: a scale changes from step to step."""
+        returned = called(scaler, outputs)
+        if isinstance(outputs, Tensor) and not torch.compiler.is_compiling():
+            self.scaled = ref(returned), outputs.detach()
+        return returned
 
     def note(self, roots: Any) -> None:
-        """Note that a backward pass starts from `roots`, as `torch.autograd.backward` takes them."""
+        """Note that a backward pass starts from `roots`, as `torch.autograd.backward` takes them. A pass inside another
+        one, as of reentrant checkpointing, starts from no loss."""
+        if torch._C._current_graph_task_id() >= 0:
+            return
         if isinstance(roots, tuple | list) and len(roots) == 1:
             roots = roots[0]
+        (find_scaled, loss), self.scaled = self.scaled, ((lambda: None), None)
+        roots = loss if loss is not None and find_scaled() is roots else roots
         if isinstance(roots, Tensor) and roots.numel() == 1 and len(self.kept) < MOST:
             self.kept.append(roots.detach().clone() if self.copies else roots.detach())
 

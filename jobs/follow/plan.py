@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     gets ranges. turns: folder of the requests that variants of the script take turns; the script has no `changes` until
     one asks for them. times_only: whether the script ends after the timed steps. gate: folder of the requests for turns
     of this process, which waits between them; without one steps are timed as soon as they are warm. seed: of the random
-    numbers of a script that sets none.
+    numbers of a script that sets none. bare: whether nothing is followed, and steps are only timed, with few losses.
     """
 
     out: str
@@ -50,6 +50,7 @@ class Plan(NamedTuple):
     times_only: bool = False
     gate: str = ""
     seed: int | None = None
+    bare: bool = False
 
 
 NAMED_STEPS = ("auto", "optimizer", "backward", "forward")

@@ -9,7 +9,7 @@ Loaded into other people's scripts, as `follow` is.
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -42,22 +42,13 @@ from .script_facts import (
 from .script_places import Places
 from .step_calls import CallRecorder
 from .step_clock import StepClock
+from .timed_steps import LEAST_STEPS, MOST_STEPS, Steps, settle, time_steps, time_turn
 from .turn_order import draw_turns
 from .wrapping import wrap
 
-Steps = Generator[None, None, Any]
-"""Code that runs between steps: each `yield` lets the script take one."""
 PROFILED_STEPS = 2
-FEWEST_WARMUP, MOST_WARMUP = 3, 12
-SETTLED = 1.3
-"""A variant is warm once a step takes at most so many times its fastest."""
-LEAST_STEPS, MOST_STEPS = 2, 10
-MOST_AT_GATE = 100
-"""Steps of a turn at the gate, at most."""
 LEAST_WAITS = 0.1
 """Part of a step that must wait for batches for their lead to be used up."""
-TIMED_S, MOST_TIMED = 0.5, 10
-"""How long a process of one variant is timed, as far as so many times the steps that are planned are enough."""
 LAUNCHED_S, MOST_LAUNCHED = 0.5, 10
 """How long steps are timed, and launched phase by phase, as far as so many of them are enough: of two steps at one
 moment the CPU took from 13 to 21 ms for the same backward pass."""
@@ -119,22 +110,9 @@ class TurnsFollower(Follower):
     def choose_steps(self) -> Steps:
         if self.plan.turns:
             return self.answer_requests()
-        return self.take_turns_at_gate() if self.plan.gate else self.time_steps()
-
-    def time_steps(self) -> Steps:
-        """Note the times of the steps that are planned, and of more if these are short: what the CPU limits is slower
-        at one moment than at another. Ranks end with the same step."""
-        clock, begin = StepClock(), monotonic()
-        most = self.plan.steps if self.ranks.world > 1 else MOST_TIMED * self.plan.steps
-        for number in range(1, most + 1):
-            yield
-            clock.note_end()
-            is_last = number == most or (number >= self.plan.steps and monotonic() - begin >= TIMED_S)
-            if is_last or number == self.plan.steps:  # the script may end before more
-                self.synchronize()
-                _, self.facts["steps"] = clock.list_steps()
-            if is_last:
-                return
+        if self.plan.gate:
+            return self.take_turns_at_gate()
+        return time_steps(self.plan.steps, self.ranks.world, self.facts)
 
     def take_turns_at_gate(self) -> Steps:
         """Warm up, then take a turn for each request. The first step of a turn does not count, since other processes
@@ -149,7 +127,7 @@ class TurnsFollower(Follower):
             if request["turn_s"]:
                 for _ in range(num_unsteady):
                     yield
-                steps = yield from self.time_turn(LEAST_STEPS, request["turn_s"])
+                steps = yield from time_turn(LEAST_STEPS, request["turn_s"])
             requests.answer({"steps": steps} | self.describe_process(per_step))
 
     def measure_waits(self) -> Steps:
@@ -157,7 +135,7 @@ class TurnsFollower(Follower):
         as were ready."""
         self.parts = []
         begin = perf_counter_ns()
-        yield from self.settle()
+        yield from settle()
         took = perf_counter_ns() - begin
         parts, self.parts = self.parts, None
         waits = [clock.list_steps()[1][0]["host_ns"] for name, clock in parts if name == "data"]
@@ -266,6 +244,7 @@ class TurnsFollower(Follower):
         facts["obstacles"] = self.changes.explain_obstacles()
         facts["places"] = self.places.list_facts()
         facts["seen"] = self.facts["seen"]
+        facts["ends_with_optimizer"] = self.ending.chosen is not None and self.captures.step_graph is None
         return facts
 
     def count_passes(self) -> int:
@@ -282,7 +261,7 @@ class TurnsFollower(Follower):
         how long the CPU takes to launch each phase. What is timed comes before the trace: after a trace, launches stay
         slow in a process."""
         yield from self.warm_up(variant)
-        wall_ns = median((yield from self.time_turn(LEAST_STEPS + 1, LAUNCHED_S, MOST_LAUNCHED)))
+        wall_ns = median((yield from time_turn(LEAST_STEPS + 1, LAUNCHED_S, MOST_LAUNCHED)))
         issue = {} if variant else (yield from self.time_launches())
         trace, syncs = KernelTrace(), SyncCalls()
         self.synchronize()
@@ -395,31 +374,7 @@ class TurnsFollower(Follower):
     def warm_up(self, variant: Sequence[str]) -> Steps:
         """Switch to a variant, and warm it up."""
         self.changes.switch(variant)
-        yield from self.settle()
-
-    def settle(self) -> Steps:
-        """Take steps until they are as fast as they get: a variant may be compiled in the first."""
-        fastest = float("inf")
-        for number in range(1, MOST_WARMUP + 1):
-            self.synchronize()
-            begin = perf_counter_ns()
-            yield
-            self.synchronize()
-            took = perf_counter_ns() - begin
-            fastest = min(fastest, took)
-            if number >= FEWEST_WARMUP and took <= SETTLED * fastest:
-                break
-
-    def time_turn(self, num_steps: int, least_s: float = 0.0, most: int = MOST_AT_GATE) -> Steps:
-        """Return the time of each of the next steps, in ns; the GPU's where there is one. They are more than num_steps
-        if these take less than least_s, up to `most`."""
-        clock, begin, number = StepClock(), monotonic(), 0
-        while number < num_steps or (monotonic() - begin < least_s and number < most):
-            yield
-            clock.note_end()
-            number += 1
-        self.synchronize()
-        return [step["wall_ns"] for step in clock.list_steps()[1]]
+        yield from settle()
 
     def take_turns(self, variants: Sequence[Sequence[str]], num_rounds: int, turn_s: float, seed: int) -> Steps:
         """Return the median step of each variant in each round (`rounds`, ns). In a round each variant has a turn of a
@@ -427,13 +382,13 @@ class TurnsFollower(Follower):
         lengths = []
         for variant in variants:
             yield from self.warm_up(variant)
-            steps = yield from self.time_turn(LEAST_STEPS)
+            steps = yield from time_turn(LEAST_STEPS)
             lengths.append(max(LEAST_STEPS, min(MOST_STEPS, round(turn_s * 1e9 / max(median(steps), 1)))))
         rounds = [[0.0] * len(variants) for _ in range(num_rounds)]
         for round_, number in draw_turns(len(variants), num_rounds, seed):
             self.changes.switch(variants[number])
             yield
-            rounds[round_][number] = median((yield from self.time_turn(lengths[number])))
+            rounds[round_][number] = median((yield from time_turn(lengths[number])))
         self.changes.switch(())
         return {"rounds": rounds}
 
@@ -455,7 +410,7 @@ class IssueClock:
 def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:
     """Count the FLOPs of forward and backward passes for one token, by the formula of PaLM: six for each weight of a
     linear layer, and of attention 12 for each layer, dimension and token of context, if the model's `config` shows
-    these."""
+    these. Of causal attention 6, unlike PaLM: the mask hides half of the scores."""
     linear_layers: list[Any] = [
         part
         for part in model.modules()
@@ -466,4 +421,5 @@ def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:
     known = [getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size")]
     layers, width = (number if isinstance(number, int) else 0 for number in known)
     context = next((int(each["shape"][1]) for each in inputs if len(each["shape"]) == 2), 0)
-    return 6.0 * weights + 12.0 * layers * width * context
+    is_causal = any(getattr(part, "is_causal", False) is True for part in model.modules())
+    return 6.0 * weights + (6.0 if is_causal else 12.0) * layers * width * context

@@ -17,7 +17,8 @@ from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.garbage import pausing_collector
 from profiler_job.jobs.contract.memory_owner import Owner as Owner
 from profiler_job.jobs.contract.precisions import PRECISIONS
-from profiler_job.jobs.memory.caching_allocator import MIB, CachingAllocator, SimulatedMemoryError
+from profiler_job.jobs.memory.caching_allocator import MIB, SimulatedMemoryError
+from profiler_job.jobs.memory.caching_allocator import CachingAllocator as CachingAllocator
 from profiler_job.jobs.memory.failure import Failure as Failure
 from profiler_job.jobs.memory.fake_steps import FakeStepError as FakeStepError
 from profiler_job.jobs.memory.fake_steps import Simulation as Simulation

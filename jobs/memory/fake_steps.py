@@ -1,8 +1,7 @@
 """Memory of workloads that this program did not write: two steps of each run are simulated on tensors without data, in
 a process of its own, which imports torch and the workload's code. This process imports neither.
 
-Unlike the reference Transformer's, these peaks are sums of the sizes of tensors: without what the allocator rounds up,
-workspaces of libraries, and the CUDA context.
+Unlike the reference Transformer's, these peaks are without workspaces of libraries.
 """
 
 import json
@@ -28,7 +27,7 @@ class FakeStepError(ProfilerError, ValueError):
 
 @dataclass(frozen=True)
 class Simulation:
-    """Peak of live tensors in bytes by phase of two steps, what those of the second step are made of, by phase and
+    """Peak of allocated bytes by phase of two steps, what those of the second step are made of, by phase and
     `Owner`, and the number of parameters (0: not known); or the `problem`, why there are none."""
 
     peaks: list[dict[str, int]] = field(default_factory=list)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from profiler_job.jobs.contract.axes import Run
 from profiler_job.jobs.contract.layout import Protocol
+from profiler_job.jobs.contract.slow_processes import MOST_EXTRA
 from profiler_job.jobs.memory import CUDA_CONTEXT_BYTES, GIB, USABLE_GIB, predict_memory_bytes
 from profiler_job.jobs.sweep.groups import group_runs
 from profiler_job.jobs.sweep.prediction import CAPTURE_S, name_stage, predict_running, predict_stages
@@ -112,11 +113,12 @@ def shuffle_pass(runs: Sequence[Unit], seed: int, process: int) -> list[Unit]:
 
 
 def order_passes(runs: Sequence[Run], protocol: Protocol) -> list[list[list[Run]]]:
-    """Order the passes of unprofiled processes; runs that share a process are together."""
+    """Order the passes of unprofiled processes; runs that share a process are together. The last MOST_EXTRA passes are
+    for groups whose hosts were slow."""
     alone, groups = [[run] for run in runs], group_runs(runs, protocol)
     return [
         shuffle_pass(groups if protocol.turns and process else alone, protocol.seed, process)
-        for process in range(protocol.processes)
+        for process in range(protocol.processes + (MOST_EXTRA if protocol.turns else 0))
     ]
 
 
@@ -145,6 +147,15 @@ def predict_sweep_seconds(runs: Sequence[Run], protocol: Protocol) -> float | No
     return sum(batch.seconds for batch in predict_batches(stages, protocol, together))
 
 
+def predict_extra_seconds(runs: Sequence[Run], protocol: Protocol) -> float | None:
+    """Predict how much longer a sweep by turns takes, at most, if hosts are slow; None if a workload predicts
+    nothing."""
+    turned = [run for group in group_runs(runs, protocol) if len(group) > 1 for run in group]
+    longer = protocol.model_copy(update={"processes": protocol.processes + MOST_EXTRA})
+    planned, in_all = (predict_sweep_seconds(turned, known) for known in (protocol, longer))
+    return None if in_all is None or planned is None else in_all - planned
+
+
 def predict_batches(stages: Mapping[Run, Mapping[str, float]], protocol: Protocol, together: int) -> list[Batch]:
     """Predict the batches of a sweep on one H200, up to `together` processes in each, in order. stages: the seconds of
     each stage that is left of each run, as `predict_stages` does."""
@@ -165,7 +176,7 @@ def predict_batches(stages: Mapping[Run, Mapping[str, float]], protocol: Protoco
 
     for process, order in enumerate(order_passes(runs, protocol)):
         stage, is_shared = name_stage("timer", process), bool(protocol.turns and process)
-        left = [unit for group in order if (unit := [run for run in group if stage in stages[run]])]
+        left = [unit for group in order if (unit := [run for run in group if stage in stages[run]])]  # of extras none
         units = left if is_shared else [[run] for run in put_compiled_first([run for (run,) in left])]
         needs = {unit[0]: Need.predict_shared(unit) if is_shared else Need.predict(unit[0]) for unit in units}
         for batch in split(units, partial(fits, needs=needs, most=together)):

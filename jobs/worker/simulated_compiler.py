@@ -13,8 +13,10 @@ import torch
 from torch import nn
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import detect_fake_mode
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes, lazy_init
+from torch._inductor.virtualized import V
 
 
 def compile_without_code(module: nn.Module) -> Callable[..., Any]:
@@ -43,7 +45,8 @@ def prepare() -> None:
 
 def partition(joint: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
     """Divide a joint graph into forward and backward as Inductor does."""
-    joint_graph_passes(joint)
+    with V.set_fake_mode(detect_fake_mode(inputs)):  # where dropout is in the graph, passes ask for it
+        joint_graph_passes(joint)
     return min_cut_rematerialization_partition(joint, inputs, compiler="inductor", **options)
 
 

@@ -3,8 +3,8 @@ hardly any memory.
 
 The steps are the measured ones (`jobs.worker.stepper.Stepper`), under PyTorch's FakeTensorMode: its tensors are on the
 meta device, but report the CPU as their device, so that code which asks for a device works. A storage counts from the
-operation that makes it until nothing refers to it any more. Workspaces of libraries inside a kernel are not counted,
-nor what the allocator rounds up.
+operation that makes it until nothing refers to it any more, by the block that PyTorch's allocator would give it.
+Workspaces of libraries inside a kernel are not counted.
 
 Reads runs as a JSON list from standard input, and writes a line of JSON for each, in order: `peaks`, bytes by phase of
 each step, `owners`, what the peaks of the last step are made of, by phase and `Owner`, and `num_parameters`; or
@@ -17,6 +17,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -30,14 +31,15 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from profiler_job.jobs.contract.memory_owner import Owner
 from profiler_job.jobs.contract.ranges import FORWARD, LOSS
+from profiler_job.jobs.memory import CachingAllocator
 from profiler_job.jobs.worker.stepper import COMPILE_MODE, Stepper, count_parameters
 from profiler_job.jobs.workloads import OptionError
 
 NUM_STEPS = 2
 """The first step has no optimizer state yet; all later steps need as much as the second."""
 
-MOST_LAYERS = 4
-"""Layers of a compiled model that are simulated: tracing takes seconds for each."""
+FEW_LAYERS, MOST_LAYERS = 2, 6
+"""Layers of the two smaller models that are simulated for a compiled one: tracing takes seconds for each layer."""
 
 IN_FP32 = {
     *("pow", "__pow__", "rsqrt", "exp", "log", "softmax", "log_softmax", "layer_norm", "group_norm", "norm", "sum"),
@@ -45,12 +47,14 @@ IN_FP32 = {
 }
 """Operations that autocast computes in FP32 on CUDA, and in BF16 on the CPU."""
 
+math_attention = torch.ops.aten._scaled_dot_product_attention_math
+
 NEEDS_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class Piece:
-    """A storage of `size` bytes. `born` and `died` count storages that were made or freed; `died` is None while it is
-    there."""
+    """A storage, which got a block of `size` bytes. `born` and `died` count storages that were made or freed; `died` is
+    None while it is there."""
 
     __slots__ = ("born", "died", "owner", "size")
 
@@ -64,13 +68,14 @@ class Piece:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counter of the bytes of live storages, each once, from the operation that made it on. `peak`: the largest count
-    since `begin`, and `peak_at` how many storages were made or freed until then. `is_counting`: whether what is made
-    counts."""
+    """Counter of the bytes that live storages take in the blocks that PyTorch's allocator would give them, each once,
+    from the operation that made it on. `peak`: the largest count since `begin`, and `peak_at` how many storages were
+    made or freed until then. `is_counting`: whether what is made counts."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = self.moment = self.peak_at = 0
+        self.peak = self.moment = self.peak_at = 0
+        self.allocator = CachingAllocator()
         self.is_counting = True
         self.known: dict[int, Any] = {}
         self.pieces: dict[int, Piece] = {}  # that are there, by the key of their storage
@@ -85,27 +90,27 @@ class LiveBytes(TorchDispatchMode):
 
     def begin(self) -> None:
         """Begin a phase, with a peak of its own."""
-        self.peak, self.peak_at = self.live, self.moment
+        self.peak, self.peak_at = self.allocator.allocated, self.moment
 
     def note(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key = storage._cdata
         if key in self.known:
             return
+        block = self.allocator.allocate(storage.nbytes())
 
         def forget(_: Any) -> None:
             del self.known[key]
-            self.live -= size
+            self.allocator.free(block)
             piece = self.pieces.pop(key)
             piece.died = self.moment
             self.moment += 1
             self.freed.append(piece)
 
         self.known[key] = weakref.ref(storage, forget)
-        self.pieces[key] = Piece(size, self.moment)
-        self.live += size
+        self.pieces[key] = Piece(block.size, self.moment)
         self.moment += 1
-        if self.live > self.peak:
-            self.peak, self.peak_at = self.live, self.moment
+        if self.allocator.allocated > self.peak:
+            self.peak, self.peak_at = self.allocator.allocated, self.moment
 
     def note_owner(self, owner: Owner, tensors: Iterable[torch.Tensor | None]) -> None:
         for tensor in tensors:
@@ -128,13 +133,12 @@ class LiveBytes(TorchDispatchMode):
 
 
 class AsOnGpu(TorchFunctionMode):
-    """Mode in which operations keep the tensors that their CUDA kernels keep, when CPU kernels differ: fused attention
-    with dropout stores no scores, dropout keeps a mask of bytes, RMSNorm is one kernel, and autocast computes the
-    operations of IN_FP32 in FP32.
+    """Mode in which operations keep the tensors that their CUDA kernels keep, when CPU kernels differ. Fused attention
+    with dropout stores no scores; in FP32 with fewer key heads than query heads, attention is not fused. Dropout keeps
+    a mask of bytes, RMSNorm is one kernel, and autocast computes the operations of IN_FP32 in FP32.
 
-    On an H200, the peaks of training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 512 tokens are within 1.4% of
-    the simulation, in both precisions and with either attention. The exception is the Llama in FP32 with sdpa, which
-    needs 15% more: there is no fused kernel with fewer key heads than query heads.
+    On an H200, the peaks of training steps of GPT-2 (124 M) and of a Llama (207 M) at 4 x 1,024 tokens are at most 0.5%
+    above the simulation, in all precisions and with either attention.
 
     has_fused_norm: not where the compiler decides what becomes one kernel.
     """
@@ -164,6 +168,10 @@ class AsOnGpu(TorchFunctionMode):
         dropout_p: float = 0.0,
         **options: Any,
     ) -> torch.Tensor:
+        in_fp32 = query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        if options.get("enable_gqa") and in_fp32:  # CUDA has no fused kernel for it
+            attended: torch.Tensor = math_attention(query, key, value, attn_mask, 0.0, **options)[0]
+            return attended
         return scaled_dot_product_attention(query, key, value, attn_mask, 0.0, **options)
 
     def dropout(
@@ -195,6 +203,14 @@ class FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
+def with_texts_unpacked() -> AbstractContextManager[Any]:
+    """Transformers look for several texts in one sequence, by the values of its positions. Of a tensor without data
+    they assume so, and make a mask, which each fused attention then keeps. Here a sequence is one text."""
+    masks = sys.modules.get("transformers.masking_utils")
+    name = "find_packed_sequence_indices"
+    return patch.object(masks, name, lambda position_ids: None) if hasattr(masks, name) else nullcontext()
+
+
 def cast_to_fp32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor
 
@@ -219,8 +235,8 @@ def simulate(run: dict[str, Any]) -> dict[str, Any]:
     layers = run["num_layers"]
     if run["compile"] not in COMPILE_MODE or layers <= MOST_LAYERS:
         return simulate_whole(run)
-    few, more = (simulate_whole(run | {"num_layers": number}) for number in (MOST_LAYERS - 2, MOST_LAYERS))
-    factor: float = (layers - MOST_LAYERS) / 2
+    few, more = (simulate_whole(run | {"num_layers": number}) for number in (FEW_LAYERS, MOST_LAYERS))
+    factor: float = (layers - MOST_LAYERS) / (MOST_LAYERS - FEW_LAYERS)
 
     def extend(less: int, much: int) -> int:
         return round(much + factor * (much - less))
@@ -248,7 +264,13 @@ def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
         simulated_compiler.prepare()
     peaks: list[dict[str, int]] = []
     moments: dict[str, int] = {}  # of the peaks of a step, by phase
-    with patch.object(nn.Module, "_apply", convert), FakeTensorMode(), AsOnGpu(not is_compiled), LiveBytes() as counted:
+    with (
+        ExitStack() as stack,
+        patch.object(nn.Module, "_apply", convert),
+        FakeTensorMode(),
+        AsOnGpu(not is_compiled),
+        LiveBytes() as counted,
+    ):
 
         def around(phase: str, work: Callable[[], None]) -> None:
             counted.begin()
@@ -259,6 +281,7 @@ def simulate_whole(run: dict[str, Any]) -> dict[str, Any]:
             note_owners(counted, stepper, phase, since)
 
         stepper = Stepper(run | {"compile": "off", "memory_limit_gib": 0.0}, torch.device("cpu"))
+        stack.enter_context(with_texts_unpacked())
         counted.note_owner(Owner.PARAMETERS, stepper.model.parameters())
         counted.note_rest(Owner.BUFFERS, 0)
         if is_compiled:

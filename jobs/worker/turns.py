@@ -6,6 +6,7 @@ that only times can be compared; losses and memory come from the process that ea
 """
 
 import gc
+import statistics
 import sys
 import time
 import traceback
@@ -18,7 +19,7 @@ import torch
 from profiler_job.jobs.contract.messages import GO, Failed, Measured, Seconds
 from profiler_job.jobs.follow.turn_order import draw_turns
 from profiler_job.jobs.worker.answers import answer, build_failed, build_measured, write_output_to
-from profiler_job.jobs.worker.host_speed import measure_host_loop
+from profiler_job.jobs.worker.host_speed import time_host_loop
 from profiler_job.jobs.worker.stepper import HostTime, Stepper
 
 RECOMPILATIONS = 8
@@ -103,9 +104,12 @@ def take_turns(task: dict[str, Any], device: torch.device, connection: Connectio
     answer(connection, {"event": "ready"})
     if connection.recv() != GO:
         return
-    host_loop_ns = measure_host_loop()  # until now others may have used the CPU
-    for _, number in draw_turns(len(numbers), task["rounds"], task["seed"]):
+    loops_ns: list[int] = []  # a host may change its speed from round to round
+    for round_, number in draw_turns(len(numbers), task["rounds"], task["seed"]):
+        if len(loops_ns) <= round_:
+            loops_ns.append(time_host_loop())
         if number in turns.steppers:
             turns.attempt(turns.take_turn, number)
+    host_loop_ns = round(statistics.median(loops_ns))
     runs = [turns.build_answer(number, host_loop_ns) for number in numbers]
     answer(connection, {"event": "turned", "runs": runs})

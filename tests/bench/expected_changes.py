@@ -14,6 +14,7 @@ tests/shipped/test_parts.py read. None of CASES may have been measured before th
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 import time
@@ -37,6 +38,8 @@ NUM_PAIRS = 2
 BENCHMARKS = Path(__file__).resolve().parents[2] / "site" / "data" / "benchmarks"
 EXPECTED, MEASURED = BENCHMARKS / "expected_parts.json", BENCHMARKS / "parts.json"
 """Ledgers."""
+NESTED = re.compile(r"\n {3,}|\n  (?=[]}])")
+"""The lines that a ledger does without: it has a script on a line."""
 
 
 class Case(NamedTuple):
@@ -110,7 +113,8 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, content: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    text = NESTED.sub("", json.dumps(content, indent=1))
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 def add(scripts: Sequence[Any], file: Path) -> None:

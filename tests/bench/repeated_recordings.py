@@ -5,8 +5,10 @@ python -m tests.bench.repeated_recordings FIRST again/trained_1
 
 Two recordings of one sweep, FIRST the shipped one. Printed as JSON, a line for each two runs that took turns in both:
 the ratio in each, how far the second is from the first, and whether that is within 3%, or 6% where the CPU limits one
-of the runs in either recording. Then a line a run: how far the kernel time of a profiled step is, and whether it is
-within 1.5%. At the end the sums. Recordings of two kinds of GPU are refused.
+of the runs in either recording. Such a ratio is one of hosts, too: their loop of plain Python in ms, in the processes
+that the ratio is of, and whether the slower one takes more than SLOW_HOST times as long; then the two are not compared
+at one speed, and are counted by themselves. Then a line a run: how far the kernel time of a profiled step is, and
+whether it is within 1.5%. At the end the sums. Recordings of two kinds of GPU are refused.
 """
 
 import json
@@ -19,9 +21,10 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, step_limits
-from profiler_job.analysis.metrics.turns import compare_turns, list_rounds
+from profiler_job.analysis.metrics.turns import compare_turns, list_counted_processes, list_rounds
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.store import Recording
+from profiler_job.jobs.contract.slow_processes import SLOW_HOST
 from profiler_job.jobs.contract.step_limit import CPU
 
 WITHIN = {False: 0.03, True: 0.06}
@@ -54,7 +57,11 @@ def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
             pairs += 1
             values = [ratio.times_as_fast for ratio in ratios]
             is_cpu = any(run_id in ids for run_id in pair for ids in limited)
-            yield {"runs": pair, "limit": "the CPU" if is_cpu else "the GPU"} | hold(*values, WITHIN[is_cpu])
+            row = {"runs": pair, "limit": "the CPU" if is_cpu else "the GPU"} | hold(*values, WITHIN[is_cpu])
+            if is_cpu:
+                loops = [measure_loop(rec, of, pair) for rec, of in zip(both, rounds)]
+                row |= {"loops_ms": loops, "is_one_speed": max(loops) <= SLOW_HOST * min(loops)}
+            yield row
     if not pairs:
         sys.exit("no two runs took turns in both recordings: there is no ratio to compare")
     times = [sum_kernels(rec) for rec in both]
@@ -65,6 +72,13 @@ def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
 def hold(first: float, second: float, most: float) -> dict[str, Any]:
     away = second / first - 1
     return {"first": round(first, 5), "second": round(second, 5), "away": round(away, 5), "within": abs(away) <= most}
+
+
+def measure_loop(rec: Recording, rounds: pd.DataFrame, pair: tuple[str, ...]) -> float:
+    """Measure the loop of plain Python (ms, median) in the processes that the ratio of two runs is of."""
+    counted = list_counted_processes(rounds, rounds, pair[:1], pair[1:])
+    processes = rec.processes[rec.processes["group"].isin(counted)].drop_duplicates("group")
+    return round(float(processes["host_loop_ns"].median()) / 1e6, 1)
 
 
 def find_limited_by_cpu(rec: Recording) -> set[str]:
@@ -83,6 +97,9 @@ def add_up(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Count what is within, of ratios by limit and of kernel times."""
     table = pd.DataFrame(rows).assign(of=1)
     table["compared"] = table["limit"].map("ratios where {} limits".format, na_action="ignore").fillna("kernel times")
+    if "is_one_speed" in table:
+        at = table["is_one_speed"].map({True: ", hosts of one speed", False: ", hosts of two speeds"})
+        table["compared"] += at.fillna("")
     for name, sums in table.groupby("compared")[["of", "within"]].sum().iterrows():
         yield {"compared": name, "within": int(sums["within"]), "of": int(sums["of"])}
 

@@ -14,8 +14,8 @@ def make_rounds(*apart: float) -> list:
 
 def test_a_change_is_found_where_steps_agree_and_not_where_they_spread():
     quiet, loud = make_rounds(0.998, 1.001, 1, 1.002, 0.999), make_rounds(0.8, 1.1, 1, 1.2, 0.9)
-    assert judge(quiet) == {"false_alarms": 0, "found": 2, "planted": 2}
-    assert judge(loud) == {"false_alarms": 0, "found": 0, "planted": 2}
+    assert judge(quiet) == {"false_alarms": 0, "judged": 1, "found": 2, "planted": 2}
+    assert judge(loud) == {"false_alarms": 0, "judged": 1, "found": 0, "planted": 2}
     assert judge(make_rounds(1.1, 1.11, 1.1, 1.11, 1.1))["false_alarms"] == 1
 
 

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from profiler_job.analysis.changes.accumulation_code import COMMAND
 from profiler_job.jobs.contract.tuning import CodeLine, CodePatch, LadderStep, Method, TuneRatio, Tuning
-from tests.bench.tuned_copies import describe, run_alone
+from tests.bench.tuned_copies import describe, find_command, run_alone
 
 SCRIPT = """
 import torch
@@ -49,3 +50,12 @@ def test_what_was_said_stands_beside_what_pairs_show():
     assert found["said"]["times_as_fast"] == 2.0 and found["pairs"]["times_as_fast"] == pytest.approx(2)
     assert found["to_write"] == ["bf16: no call of a model"] and found["median_ms"] == [10.0, 5.0]
     assert found["losses"] == {"num": 2, "first": 0.0, "largest": pytest.approx(0.1)}
+    assert not find_command(tuning)
+
+
+def test_a_copy_runs_with_the_command_that_the_patch_names():
+    line = CodeLine(
+        change="fewer_accumulations", file="", line=0, code="python train.py --batch_size=48", reason=COMMAND
+    )
+    tuning = Tuning(name="x", command=("python", "train.py"), budget_s=60, patch=CodePatch(to_write=(line,)))
+    assert find_command(tuning) == ["python", "train.py", "--batch_size=48"]

@@ -3,15 +3,16 @@
 
     python -m tests.bench.tuned_copies --folder nanoGPT --out copies.jsonl --budget 4 -- python train.py
 
-The command runs in the folder. The script and the patched copy alternate, a process each (--pairs), timed by a hook
-after each update of an optimizer and nothing else. A line of JSON is added: the winner's changes, what `tune` said and
-what the pairs show, both with intervals, and losses. What the patch leaves to the user is named (`to_write`), and then
-the copy is not the winner.
+The command runs in the folder, the copy's with the options that the patch names. The script and the patched copy
+alternate, a process each (--pairs), timed by a hook after each update of an optimizer and nothing else. A line of JSON
+is added: the winner's changes, what `tune` said and what the pairs show, both with intervals, and losses. What the
+patch leaves to the user is named (`to_write`), and then the copy is not the winner.
 """
 
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from profiler_job.analysis.changes.accumulation_code import COMMAND
 from profiler_job.jobs.contract.paired_ratio import compare_rounds
 from profiler_job.jobs.contract.tuning import Tuning, name_tuned_folder, read_tuning
+from profiler_job.jobs.executor.tune_confirmation import does_idle
 from tests.bench.bare_steps import SETTINGS
 
 INSIDE = Path(__file__).with_name("bare_steps.py")
@@ -44,9 +47,8 @@ def main() -> None:
         root = Path(temporary)
         before, after = (Path(shutil.copytree(args.folder, root / name)) for name in ("before", "after"))
         tuning = tune(args.script, after, (args.results or root / "results").absolute(), args.budget, args.changes)
-        pairs = [
-            [run_alone(args.script, side, args.skip, args.steps) for side in (before, after)] for _ in range(args.pairs)
-        ]
+        sides = [(args.script, before), (find_command(tuning) or args.script, after)]
+        pairs = [[run_alone(*side, args.skip, args.steps) for side in sides] for _ in range(args.pairs)]
     with args.out.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"command": " ".join(args.script)} | describe(tuning, pairs)) + "\n")
 
@@ -57,6 +59,12 @@ def tune(script: list[str], folder: Path, results: Path, budget: float, changes:
     command += ["--budget", str(budget), *(["--changes", changes] if changes else []), "--", *script]
     subprocess.run(command, cwd=folder, check=True)
     return read_tuning(results / name_tuned_folder(NAME))
+
+
+def find_command(tuning: Tuning) -> list[str]:
+    """Find the command that the patch names in place of the script's; empty if it stays as it is."""
+    lines = [line.code for line in (tuning.patch.to_write if tuning.patch else ()) if line.reason == COMMAND]
+    return shlex.split(lines[0]) if lines else []
 
 
 def run_alone(script: list[str], folder: Path, skip: int, steps: int) -> dict[str, Any]:
@@ -86,8 +94,11 @@ def describe(tuning: Tuning, pairs: list[list[dict[str, Any]]]) -> dict[str, Any
         "used_s": round(tuning.used_s),
         "changes": winner.changes if winner else (),
         "said": winner.ratio_base.model_dump() if winner and winner.ratio_base else None,
-        "is_cpu_limited": tuning.confirmation.by_turns is not None,
-        "to_write": [f"{line.change}: {line.reason}" for line in patch.to_write] if patch else [],
+        "is_cpu_limited": any(step and does_idle(step.kernels, step.step_ns) for step in (tuning.base, winner)),
+        "is_bare": tuning.confirmation.is_bare,
+        "to_write": [f"{line.change}: {line.reason}" for line in patch.to_write if line.reason != COMMAND]
+        if patch
+        else [],
         "pairs": {name: getattr(shown, name) for name in ("times_as_fast", "low", "high")},
         "steps_ms": [[round(time_ns / 1e6, 3) for time_ns in side] for side in times],
         "median_ms": [round(median(side) / 1e6, 3) for side in times],

@@ -222,4 +222,7 @@ def test_flops_of_a_token_are_those_of_linear_layers_and_attention():
     inputs = [{"shape": [4, 512]}]
     assert count_flops(model, inputs) == 6.0 * (8 * 16 + 16 * 1030)
     model.config = SimpleNamespace(num_hidden_layers=2, hidden_size=64)
-    assert count_flops(model, inputs) == 6.0 * (8 * 16 + 16 * 1030) + 12.0 * 2 * 64 * 512
+    of_linear_layers = 6.0 * (8 * 16 + 16 * 1030)
+    assert count_flops(model, inputs) == of_linear_layers + 12.0 * 2 * 64 * 512
+    next(model.children()).is_causal = True  # as attention of Hugging Face's models has it: the mask hides half
+    assert count_flops(model, inputs) == of_linear_layers + 6.0 * 2 * 64 * 512

@@ -85,9 +85,15 @@ class FakeWorker:
     def __init__(self, folder: Path):
         self.folder = folder
         self.fail({})
+        self.slow_down({})
 
     def fail(self, faults: dict[str, tuple[str, str]]) -> None:
         (self.folder / "faults.json").write_text(json.dumps(faults))
+
+    def slow_down(self, hosts: dict[str, list[float]]) -> None:
+        """Script how many times as slow the host is in each process in which runs take turns, by the group's first
+        run; the last one goes on."""
+        (self.folder / "hosts.json").write_text(json.dumps(hosts))
 
     @property
     def tasks(self) -> list[tuple[str, int]]:

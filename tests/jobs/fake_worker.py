@@ -147,17 +147,29 @@ class FakeService:
         reach("measured")
         num_steps = task["rounds"] * task["steps"]
         answers = []
+        slower = self.script_host(ids[0])
         for run in task["runs"]:
             names = [*PHASES[run["mode"]], "step"]
             row = {"wall_ns": 500 if run["precision"] == "bf16" else 1000, "issue_ns": 400}
+            if slower and run["precision"] == "bf16":
+                row = {"wall_ns": round(500 * slower), "issue_ns": round(490 * slower)}
             rows = [
                 {"step": step, "phase": name, "round": step // task["steps"]} | row
                 for step in range(num_steps)
                 for name in names
             ]
             answers.append({"event": "measured", "steps": rows, "memory": [], "figures": [], "settings": SETTINGS})
-            answers[-1] |= {"host_loop_ns": 50_000_000, "seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}}
+            loop_ns = round(50_000_000 * (slower or 1))
+            answers[-1] |= {"host_loop_ns": loop_ns, "seconds": {"build": 0.0, "warm_up": 0.0, "measure": 0.0}}
         self.connection.send({"event": "turned", "runs": [failed.get(n, one) for n, one in enumerate(answers)]})
+
+    def script_host(self, first: str) -> float:
+        """Return how many times as slow the host is in this process of the group of a run, as the test says: then the
+        CPU limits runs in BF16. 0 if it says nothing."""
+        speeds = json.loads((self.folder / "hosts.json").read_text()).get(first, [])
+        tasks = (self.folder / "tasks.txt").read_text().splitlines()
+        number = sum(first in line.split("/")[0].split("+") for line in tasks if "/turns " in line) - 1
+        return speeds[min(number, len(speeds) - 1)] if speeds else 0.0
 
     def note(self, what: str, name: str) -> None:
         """Append `name`, this process and the time on the clock of time.monotonic to `<what>.txt`."""

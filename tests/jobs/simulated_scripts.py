@@ -4,10 +4,10 @@ import random
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from profiler_job.jobs.contract.tuning import Accumulation, Outcome, Tuning
+from profiler_job.jobs.contract.tuning import Accumulation, Outcome, Tuning, VariantRun
 from profiler_job.jobs.executor import tune_processes
 from profiler_job.jobs.executor.tune_search import Search
-from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError, VariantRun
+from profiler_job.jobs.executor.tuned_script import OverBudgetError, VariantFailedError
 
 MS = 1e6
 KINDS = ("attention", "convolution", "matmul", "fill", "pageable", "copy", "other")
@@ -19,7 +19,8 @@ class SimulatedScript:
     """An engine with steps of 100 ms; each change takes the part away that `effects` has for it. Time passes on its
     clock. failures: what a change raises when it is switched on. parts: shares of a step, by kind of kernel. cold_s: by
     which the first process takes longer, which finds no cache of what the script compiles. room: for processes.
-    at_gate: what processes that take turns raise."""
+    at_gate: what processes that take turns raise. cut_off_after: round of these after which the search is cut off.
+    cut_off_at_run: number of the process of its own with which it is."""
 
     effects: dict[str, float]
     parts: dict[str, float] = field(default_factory=lambda: {"matmul": 0.6, "other": 0.3})
@@ -45,19 +46,30 @@ class SimulatedScript:
     accumulation: Accumulation | str = "a step has one backward pass"
     plans: list = field(default_factory=list)
     traced: list = field(default_factory=list)
+    is_whole: bool = False
+    patch_digest: str = "1"
+    following_ns: float = 0.0
+    patch_loss: float = 0.0
+    bare_failures: dict[str, Exception] = field(default_factory=dict)
+    bare_runs: list = field(default_factory=list)
+    is_bare: bool = False
+    cut_off_after: int = 0
+    cut_off_at_run: int = 0
+    num_run: int = 0
     draw: random.Random = field(default_factory=lambda: random.Random(7))
 
     def time_step(self, changes) -> float:
         step = 100 * MS
         for name in changes:
             step *= 1 - self.effects.get(name, 0.0)
-        return step * self.draw.lognormvariate(0, self.noise)
+        return (step + (0.0 if self.is_bare else self.following_ns)) * self.draw.lognormvariate(0, self.noise)
 
     def fail(self, changes) -> None:
-        for name in changes:
-            if name in self.failures:
+        failures = self.failures | (self.bare_failures if self.is_bare else {})
+        for name in changes or ("",):
+            if name in failures:
                 self.is_running = False
-                raise self.failures[name]
+                raise failures[name]
 
     def pass_time(self, seconds: float, left_s: float) -> None:
         self.now += min(seconds, left_s)
@@ -73,7 +85,12 @@ class SimulatedScript:
             self.pass_time(self.start(), left_s)
         if request["kind"] == "describe":
             machine = {"gpu_name": "GPU", "torch": "2", "places": [], "parameter_dtypes": {"torch.float32": 9}}
-            machine |= {"compiled": self.is_compiled, "device_type": "cuda", "num_workers": 4}
+            machine |= {
+                "ends_with_optimizer": True,
+                "compiled": self.is_compiled,
+                "device_type": "cuda",
+                "num_workers": 4,
+            }
             return machine | {"world": self.world, "obstacles": self.obstacles, "forwards": 1, "inputs": []}
         if request["kind"] == "profile":
             self.fail(request["variant"])
@@ -107,19 +124,28 @@ class SimulatedScript:
     def prepare_accumulation(self, facts):
         return self.accumulation
 
-    def run(self, changes, left_s):
-        self.is_running = False
+    def write(self, changes):
+        return self.patch_digest if self.is_whole else ""
+
+    def run(self, changes, left_s, is_bare=False):
+        self.is_running, self.is_bare = False, is_bare
+        self.num_run += 1
+        if self.num_run == self.cut_off_at_run:
+            raise KeyboardInterrupt
         self.fail(changes)
         self.pass_time(self.start(), left_s)
-        return self.note_run(changes, 1)
+        made = self.note_run(changes, 1)
+        self.is_bare = False
+        return made
 
     def note_run(self, changes, num_turns):
-        losses = [3.0, 2.0 + (self.losses if changes else 0.0)]
+        self.bare_runs += [tuple(changes)] if self.is_bare else []
+        losses = [3.0, 2.0 + ((self.patch_loss if self.is_bare else self.losses) if changes else 0.0)]
         times = tuple(self.time_step(changes) for _ in range(num_turns))
         return VariantRun(times_ns=times, peak_bytes=10 - len(changes), losses=losses, num_losses_per_step=1.0)
 
-    def take_turns(self, variants, plan, left_s):
-        self.is_running = False
+    def take_turns(self, variants, plan, left_s, note):
+        self.is_running, self.is_bare = False, plan.is_bare
         end = self.now + left_s
         self.plans.append(plan)
         for changes in variants:
@@ -130,7 +156,14 @@ class SimulatedScript:
             raise self.at_gate
         rounds_s = plan.num_rounds * len(variants) * plan.num_each * max(plan.turn_s, 0.2)
         self.pass_time(rounds_s, end - self.now)
-        return [[self.note_run(changes, plan.num_rounds) for _ in range(plan.num_each)] for changes in variants]
+        made = [[self.note_run(changes, plan.num_rounds) for _ in range(plan.num_each)] for changes in variants]
+        for number in range(1, plan.num_rounds + 1):
+            cut = [[run.model_copy(update={"times_ns": run.times_ns[:number]}) for run in runs] for runs in made]
+            note(cut)
+            if number == self.cut_off_after:
+                raise KeyboardInterrupt
+        self.is_bare = False
+        return made
 
     def end(self):
         self.is_running = False

@@ -209,6 +209,20 @@ def test_a_full_disk_is_no_reader_that_went_away():
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # so that it can be closed
 
 
+def test_one_more_process_is_said_of_all_runs_that_take_turns(capsys):
+    emit = Terminal()
+    emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)
+    emit("process_added", run="b", others=["c"], why="the CPU was slow")
+    for run in "bc":
+        emit("stage_started", run=run, stage="timer-3")
+    emit("process_left_out", run="c", others=["b"], why="warm-up: [/]")
+    assert not emit.stages
+    emit.close()
+    out = capsys.readouterr().out
+    assert "b and 1 other run  one more process: the CPU was slow" in out
+    assert "c and 1 other run  without one more process: warm-up: [/]" in out and "again" not in out
+
+
 def test_what_nsys_says_is_no_markup(capsys, at):
     emit = Terminal()
     emit("sweep_started", runs=3, finished=1, timed=0, stages=6, predicted_s=PREDICTED)

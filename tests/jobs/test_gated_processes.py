@@ -84,7 +84,9 @@ def gated(monkeypatch):
 
 
 def test_each_process_has_one_turn_in_each_round(gated):
-    gated.take_rounds(PLAN)
+    noted: list = []
+    gated.take_rounds(PLAN, lambda runs: noted.append([[len(run.times_ns) for run in each] for each in runs]))
+    assert noted == [[[number] * 2] * 2 for number in (1, 2, 3)], "both processes of both variants"
     assert [process.running.num_asked for process in gated.processes] == [3] * 4
     assert [process.times_ns for process in gated.processes] == [[10.0] * 3, [20.0] * 3] * 2, "medians of turns"
     assert gated.processes[1].make_run().step_ns == 20.0
@@ -94,7 +96,7 @@ def test_each_process_has_one_turn_in_each_round(gated):
 def test_a_process_that_ends_or_hangs_leaves_the_others(gated, change):
     lost = gated.processes[1]
     vars(lost.running).update(change)
-    gated.take_rounds(PLAN)
+    gated.take_rounds(PLAN, print)
     assert lost.running.is_ended and lost not in gated.processes and not lost.times_ns
     assert [len(process.times_ns) for process in gated.processes] == [3] * 3
 
@@ -104,17 +106,17 @@ def test_the_last_process_of_a_variant_is_an_error(gated, change):
     for process in gated.processes[1::2]:
         vars(process.running).update(change)
     with pytest.raises(VariantFailedError):
-        gated.take_rounds(PLAN)
+        gated.take_rounds(PLAN, print)
 
 
 def test_a_script_that_takes_few_steps_leaves_the_rounds_before(gated):
     process = gated.processes[2].running
     process.send = lambda request: setattr(process, "ends", OVER if len(gated.processes[2].times_ns) == 2 else None)
-    gated.take_rounds(PLAN)
+    gated.take_rounds(PLAN, print)
     assert [len(process.times_ns) for process in gated.processes] == [2] * 4
     gated.processes[0].running.ends = OVER
     with pytest.raises(VariantFailedError):
-        gated.take_rounds(PLAN)
+        gated.take_rounds(PLAN, print)
 
 
 def test_a_peak_has_what_graphs_took_while_they_were_captured(monkeypatch):
@@ -142,7 +144,7 @@ def test_no_round_goes_on_after_the_end_of_the_time(gated):
     last = gated.processes[3]
     last.running.send = lambda request: setattr(gated, "end", time.monotonic() - 1 if last.times_ns else gated.end)
     last.running.read_answer = lambda known=last.running.read_answer: None if gated.end < time.monotonic() else known()
-    gated.take_rounds(PLAN)
+    gated.take_rounds(PLAN, print)
     assert [len(process.times_ns) for process in gated.processes] == [1] * 4, "of a part of a round nothing is kept"
     for process in gated.processes:
         process.running.answers = False
@@ -242,7 +244,7 @@ def test_a_machine_that_gets_slower_in_the_middle_changes_no_ratio_of_turns(scri
 
     with monkeypatch.context() as patched:
         patched.setattr(GatedProcesses, "take_round", slow_down)
-        runs, _ = take_gated_turns(made, VARIANTS, LONG_PLAN, HANGS_S)
+        runs, _ = take_gated_turns(made, VARIANTS, LONG_PLAN, HANGS_S, print)
     first = runs[0][0].times_ns
     assert len(first) == 4 and min(first[2:]) > 2 * max(first[:2]), "it got slower"
     ratio = compare_variant_processes(*list_times(runs), spread=0.0)
@@ -293,7 +295,7 @@ def Batches():
 
 model = Slow()"""
     made = script(source=source.replace("\nmodel = Slow()", batches))
-    runs, _ = take_gated_turns(made, VARIANTS, LONG_PLAN, HANGS_S)
+    runs, _ = take_gated_turns(made, VARIANTS, LONG_PLAN, HANGS_S, print)
     for run in (*runs[0], *runs[1]):
         assert run.step_ns > 65e6, "a step takes as long as its batch"
 
@@ -319,10 +321,10 @@ def test_processes_that_share_the_cores_say_little_of_how_long_one_takes_to_star
     """After two for another candidate, the time for the winner's was estimated as three times of what one needs, so
     that nothing was confirmed. A first start that found no cache is longer than later ones."""
     tuned = script()
-    engine = ScriptEngine(tuned, ["bf16"], tuned.folder)
+    engine = ScriptEngine(tuned, Tuning(name="x", command=("python",), budget_s=60), ["bf16"], tuned.folder)
     engine.starts_s = alone_s
     monkeypatch.setattr(tune_command, "take_gated_turns", lambda *given: ([], ready_s))
-    engine.take_turns(VARIANTS, LONG_PLAN, HANGS_S)
+    engine.take_turns(VARIANTS, LONG_PLAN, HANGS_S, print)
     assert engine.starts_s == starts_s
 
 

@@ -16,8 +16,8 @@ from profiler_job.jobs.executor.larger_micro_batches import (
     ONE_PASS,
     SEVERAL_RANKS,
     LargerMicroBatches,
-    can_be_edited,
     choose_accumulation,
+    find_edit_obstacle,
 )
 from tests.jobs.simulated_scripts import SimulatedScript, list_ladder, outcomes, search
 
@@ -49,8 +49,9 @@ def test_why_there_are_none_is_said(more, reason):
 
 
 def test_a_module_and_code_without_a_file_are_not_edited():
-    assert can_be_edited(["python", "-m", "train"], "train.py") == AS_MODULE
-    assert can_be_edited(["python", "-c", "1"], "") == NO_FILE and not can_be_edited(["python", "a.py"], "a.py")
+    assert find_edit_obstacle(["python", "-m", "train"], "train.py") == AS_MODULE
+    assert find_edit_obstacle(["python", "-c", "1"], "") == NO_FILE
+    assert find_edit_obstacle(["python", "a.py"], "a.py") == ""
 
 
 def test_the_process_gets_other_options_and_other_texts(tmp_path):

@@ -172,8 +172,8 @@ def one_thread():
     ],
 )
 def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example, changes):
-    """On the CPU, where the Triton kernel is replaced by PyTorch's form. Eager attention: to the byte; fused: 4%, since
-    a mask may be made where tensors have no data."""
+    """On the CPU, where the Triton kernel is replaced by PyTorch's form. Eager attention: to the byte; fused: 6%, since
+    a GPU has no fused kernel in FP32 for fewer key heads than query heads."""
     from profiler_job.jobs.worker.simulation import simulate
 
     importlib.invalidate_caches()
@@ -181,7 +181,7 @@ def test_the_examples_run_and_need_what_is_simulated(folder, one_thread, example
         expected = peaks_of(run.model_dump())
         simulated = simulate(run.model_dump())["peaks"]
         assert [list(step) for step in simulated] == 2 * [["forward", "loss", "backward", "optimizer"]]
-        within = 0.04 if run.attention == "sdpa" else 0
+        within = 0.06 if run.attention == "sdpa" else 0
         for step, peaks in enumerate(expected):
             assert simulated[step] == pytest.approx(peaks, rel=within), (run.run_id, step)
 

@@ -16,6 +16,7 @@ MAY_COMPARE = {
     "matmul_precision",  # the setting of PyTorch
     "findings", "gemm_names", "reconciliation_checks", "text",  # math paths of kernels
     "attention", "device_memory", "precisions", "precision",  # comparisons of two given precisions
+    "bounds",  # says what limits steps in the precision that people train in
 }  # fmt: skip
 """The modules that compare with the name of a precision."""
 

@@ -17,6 +17,8 @@ from profiler_job.jobs.contract.quantities import (
     choose_form,
     format_quantities,
     format_quantity,
+    format_rounded,
+    format_shares,
     parse_quantity,
 )
 
@@ -60,6 +62,13 @@ KINDS = sorted(UNITS)
 )
 def test_a_quantity_has_the_unit_that_suits_it_and_three_digits(kind, value, shown):
     assert format_quantity(kind, value) == shown
+
+
+def test_two_digits_of_a_small_number_are_both_shown():
+    """$0.005 stood on home for the 0.0048 of the table of costs."""
+    assert [format_rounded("number", value) for value in (0.0048, 0.00241, 0.037, 12.3)] == [
+        *("0.0048", "0.0024", "0.037", "12")
+    ]
 
 
 def test_a_change_has_its_sign():
@@ -158,3 +167,28 @@ def test_no_other_module_scales_a_number_to_print_it():
     analysis = Path(__file__).parents[2] / "analysis"
     scaling = {path.name for path in analysis.rglob("*.py") if SCALED.search(path.read_text(encoding="utf-8"))}
     assert scaling == set(ELSEWHERE)
+
+
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [
+        ((0.699, 0.286, 0.015), ["70%", "29%", "1%"]),  # 70, 29 and 2 of home's first figure: 101
+        ((0.334, 0.333, 0.333), ["34%", "33%", "33%"]),
+        ((0.824, 0.174, 0.002), ["82%", "17%", "<1%"]),
+        ((0.996, 0.004), ["100%", "<1%"]),
+        ((0.5, 0.5, 0.0), ["50%", "50%", "0%"]),
+        ((0.3, 0.3), ["30%", "30%"]),  # parts of a whole whose rest is not shown
+    ],
+)
+def test_shares_of_one_whole_add_up(shares, shown):
+    assert format_shares(shares) == shown
+
+
+@given(times=st.lists(st.floats(0, 1e9), min_size=1, max_size=6).filter(sum), decimals=st.sampled_from([0, 1]))
+def test_shares_of_any_whole_add_up_to_100_and_are_off_by_less_than_one_unit(times, decimals):
+    shares = [time / sum(times) for time in times]
+    unit = 10.0**-decimals
+    numbers = [float(text.strip("<%")) * ("<" not in text) for text in format_shares(shares, decimals)]
+    missing = round((100 - sum(numbers)) / unit)
+    assert missing == 0 or (missing == 1 and any(0 < share < 0.005 * unit for share in shares))
+    assert all(abs(number - 100 * share) < unit * 1.001 for number, share in zip(numbers, shares))

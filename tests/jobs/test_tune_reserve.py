@@ -47,17 +47,17 @@ class RestartedScript(SimulatedScript):
         self.pass_time(takes_s, end - self.now)
         return super().ask(request, end - self.now)
 
-    def take_turns(self, variants, plan, left_s):
+    def take_turns(self, variants, plan, left_s, note):
         end = self.now + left_s
         self.compile_alone(variants[1], left_s)
-        return super().take_turns(variants, plan, end - self.now)
+        return super().take_turns(variants, plan, end - self.now, note)
 
-    def run(self, changes, left_s):
+    def run(self, changes, left_s, *more):
         end = self.now + left_s
         self.compile_alone(changes, left_s)
         return super().run(changes, end - self.now)
 
-    def compile_alone(self, changes, left_s):
+    def compile_alone(self, changes, left_s, *more):
         """Compile in a process of its own, with a cache."""
         if COMPILING & {*changes}:
             self.pass_time(0.6 * self.compiles_s, left_s)

@@ -9,6 +9,8 @@ import pytest
 
 from profiler_job.analysis.changes.patch import compute_digests
 from profiler_job.analysis.changes.script_code import load_program
+from profiler_job.jobs.cli import tune_command
+from profiler_job.jobs.cli.tune_command import find_begun
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.tuning import read_tuning, write_tuning
 from tests.changes.scripts import FLAT
@@ -63,6 +65,38 @@ def test_the_patch_is_written_with_a_copy(tuned):
     assert "model.compile()" in after and "torch.autocast" in after
     assert (tuned / "results" / "train-tune" / "originals" / "train.py").read_text() == before
     assert read_tuning(tuned / "results" / "train-tune").patch.written == ("train.py",)
+
+
+@pytest.mark.long
+def test_a_complete_result_says_that_its_patch_is_not_the_measured_one(tuned):
+    folder = tuned / "results" / "train-tune"
+    tuning = read_tuning(folder)
+    tuning.confirmation.is_bare, tuning.confirmation.patch_digest = True, "another"
+    write_tuning(folder, tuning)
+    assert "This patch was not measured" in tune(tuned).stdout
+    tuning.confirmation.patch_digest = read_tuning(folder).patch.digest
+    write_tuning(folder, tuning)
+    assert "Checked: the patched script ran alone" in " ".join(tune(tuned).stdout.split())
+
+
+def test_a_result_with_other_steps_is_not_gone_on_with(tmp_path, capsys):
+    write_tuning(tmp_path, make_tuning(skip=10, step="auto"))
+    command = ("python", "train.py")
+    assert find_begun(tmp_path, command, None, {}, 10, "auto") and not capsys.readouterr().err
+    for skip, step in ((3, "auto"), (10, "optimizer")):
+        assert find_begun(tmp_path, command, None, {}, skip, step) is None and "anew" in capsys.readouterr().err
+    write_tuning(tmp_path, make_tuning())
+    assert find_begun(tmp_path, command, None, {}, 3, "optimizer")
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_result_of_another_driver_is_not_gone_on_with(is_complete, tmp_path, monkeypatch):
+    """The same GPU, torch and steps: its confirmation was taken for one of this machine."""
+    monkeypatch.setattr(tune_command, "read_driver_version", lambda: "570")
+    for noted, device in (("550", "cuda"), ("550", "cpu"), ("570", "cuda"), ("", "cuda")):
+        write_tuning(tmp_path, make_tuning(driver=noted, device_type=device, is_complete=is_complete))
+        begun = find_begun(tmp_path, ("python", "train.py"), None, {}, 10, "auto")
+        assert (begun is None) == ((noted, device) == ("550", "cuda"))
 
 
 @pytest.mark.long

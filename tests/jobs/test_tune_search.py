@@ -95,9 +95,9 @@ def test_the_script_is_not_started_again_for_what_is_expected():
                 raise VariantFailedError("a part that ends the script")
             return super().ask(request, left_s)
 
-        def take_turns(self, variants, plan, left_s):
+        def take_turns(self, variants, plan, left_s, note):
             kinds.append("turns")
-            return super().take_turns(variants, plan, left_s)
+            return super().take_turns(variants, plan, left_s, note)
 
     script = Counting({"bf16": 0.54})
     tuning = search(script, minutes=1)

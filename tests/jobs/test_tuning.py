@@ -76,6 +76,21 @@ def test_what_is_no_result_is_refused(tmp_path, text):
         read_tuning(tmp_path)
 
 
+def test_what_differs_from_what_was_noted_is_listed():
+    """What is not known on either side counts as equal."""
+    noted = TUNING.model_copy(update={"gpu_name": "A", "skip": 0, "step": "auto"})
+    assert noted.list_other(gpu_name="B", skip=0, step="auto") == ["gpu_name was A and is B"]
+    assert noted.list_other(gpu_name="A", skip=10, step="optimizer")[0] == "skip was 0 and is 10"
+    assert not noted.list_other(gpu_name="", torch="2") and not TUNING.list_other(gpu_name="B", skip=3, step="auto")
+
+
+def test_what_begins_anew_keeps_what_was_asked_for():
+    known = TUNING.model_copy(update={"asked": ("bf16",), "seed": 3, "used_s": 9.0})
+    known.begin_anew()
+    assert (known.asked, known.seed, known.script) == (("bf16",), 3, "train.py")
+    assert known.base is known.pairs is None and not known.ladder + known.tried + known.places and not known.used_s
+
+
 def test_losses_are_not_measured_until_they_are():
     step = LadderStep(change="a", changes=("a",), method=Method.TURNS, step_ns=1.0, ratio_before=RATIO)
     assert step.losses.reason is NoLossCode.NOT_MEASURED

@@ -22,7 +22,7 @@ OPTIMIZERS = ("own", "loop", "foreach", "fused")
 def task(tmp_path, monkeypatch):
     """Make a task of tiny runs, each with some changes, whose output goes nowhere."""
     monkeypatch.setattr(worker_turns, "write_output_to", lambda log: None)
-    monkeypatch.setattr(worker_turns, "measure_host_loop", lambda: 50_000_000)
+    monkeypatch.setattr(worker_turns, "time_host_loop", lambda: 50_000_000)
     before = torch.get_float32_matmul_precision()
 
     def make(*changes: dict) -> dict:
@@ -39,6 +39,12 @@ def carry_out(task: dict) -> list[dict]:
     take_turns(task, CPU, connection)
     assert connection.sent[-1]["event"] == "turned"
     return connection.sent
+
+
+def test_the_speed_of_the_host_is_the_median_of_its_rounds(task, monkeypatch):
+    loops = iter([30_000_000, 60_000_000, 50_000_000])
+    monkeypatch.setattr(worker_turns, "time_host_loop", lambda: next(loops))
+    assert {run["host_loop_ns"] for run in carry_out(task({}, {}))[-1]["runs"]} == {50_000_000}
 
 
 def test_each_run_measures_its_turns(task):
