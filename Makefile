@@ -60,12 +60,12 @@ $(VENV)/gpu.stamp: $(VENV)/report.stamp requirements/gpu.txt requirements/torch.
 	$(EDITABLE) '.[gpu]'
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/gpu.stamp requirements/dev.txt
-	$(LOCKED) --requirement requirements/dev.txt
+$(VENV)/dev.stamp: $(VENV)/gpu.stamp requirements/hf.txt requirements/dev.txt
+	$(LOCKED) --requirement requirements/hf.txt --requirement requirements/dev.txt
 	@touch $@
 
-$(VENV)/read.stamp: $(VENV)/report.stamp requirements/dev.txt
-	$(LOCKED) --requirement requirements/dev.txt
+$(VENV)/read.stamp: $(VENV)/report.stamp requirements/gpu.txt requirements/hf.txt requirements/dev.txt
+	$(LOCKED) $(addprefix --requirement requirements/,gpu.txt hf.txt dev.txt)
 	@touch $@
 
 setup: $(TO_REPORT) ## Set up what the commands for your own scripts and captures need, and measure nothing

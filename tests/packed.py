@@ -1,7 +1,8 @@
 """SQLite exports of nsys, packed column by column: less than half of what xz makes of them.
 
-A number is stored as the column's own value or as its difference to the row before, or to `start` in the same row,
-whichever packs best, and by planes of bytes; other values as places in a list of the distinct ones. `unpack` rebuilds
+A number is stored as the column's own value or as its difference to the row before, whichever packs best, and by planes
+of bytes; other values as places in a list of the distinct ones. Times are stored as gaps and durations, those of the
+same function or kernel together, which are alike. `unpack` rebuilds
 the database: the same CREATE statements in the same order, and the same rows, values and types. Row numbers and the
 layout of pages may differ.
 """
@@ -11,10 +12,12 @@ import lzma
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from profiler_job.jobs.contract.integrity import add_digest, read_facts
 from profiler_job.jobs.contract.layout import RECORD
@@ -23,9 +26,16 @@ SUFFIX = ".packed"
 """Of a packed database, after `.sqlite`."""
 FEW_ROWS = 200
 """Rows of a table that is stored as JSON, with the list of tables."""
+SHARED = Path(__file__).with_name("data") / "shared_tables.br"
+"""What several databases have, as JSON, which packed files name by its place: tables with their SQL, and the rows of
+small ones. Add only at its end."""
 
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
-_VALUE, _STEP, _FROM_START, _WORD = "value", "step", "from start", "word"
+_BROTLI = pa.Codec("brotli", 11)
+_VALUE, _STEP, _GAP, _DURATION, _WORD = "value", "step", "gap", "duration", "word"
+"""How the numbers of a column are meant. Gap: start after the end of the row before. Duration: end after start."""
+_TIMES = ("start", "end")
+_KEYS = ("nameId", "demangledName")
+"""Columns that say which rows take alike times, in tables that have one."""
 
 
 class _Packed(NamedTuple):
@@ -43,14 +53,14 @@ def pack(database: Path) -> bytes:
     with closing(sqlite3.connect(database)) as connection:
         for kind, name, sql in _objects(connection):
             rows = connection.execute(f'SELECT * FROM "{name}"').fetchall() if kind == "table" else []
-            about: list[Any] = [name, sql, len(rows)]
+            about: list[Any] = [_shorten([name, sql]), len(rows)]
             if len(rows) < FEW_ROWS:
                 about.append([[_to_json(value) for value in row] for row in rows])
             else:
                 columns = list(_pack_columns(_columns(connection, name), rows))
                 about.append([[column.how, len(column.numbers), len(column.rest)] for column in columns])
                 parts += [part for column in columns for part in column[1:]]
-            tables.append(about)
+            tables.append(_shorten(about))
     head = _compress(json.dumps(tables, ensure_ascii=False).encode())
     return len(head).to_bytes(4, "little") + head + b"".join(parts)
 
@@ -64,7 +74,9 @@ def unpack(packed: Path, database: Path) -> Path:
     begin = 4 + int.from_bytes(data[:4], "little")
     tables = json.loads(_decompress(data[4:begin]))
     with closing(sqlite3.connect(database)) as connection:
-        for name, sql, num_rows, body in tables:
+        for table in tables:
+            *about, num_rows, body = _lengthen(table)
+            name, sql = about if len(about) == 2 else _lengthen(about[0])
             if sql and not name.startswith("sqlite_"):
                 connection.execute(sql)
             if num_rows < FEW_ROWS:
@@ -108,6 +120,22 @@ def content_of(database: Path) -> tuple[list[tuple], dict[str, list[list[tuple[t
     return objects, {name: [[(type(value), value) for value in row] for row in rows[name]] for name in tables}
 
 
+@cache
+def _read_shared() -> list[str]:
+    shared: list[str] = json.loads(_decompress(SHARED.read_bytes()))
+    return shared
+
+
+def _shorten(part: list[Any]) -> list[Any] | int:
+    """Return the place of a part in SHARED, or the part if it is not there."""
+    text = json.dumps(part, ensure_ascii=False)
+    return _read_shared().index(text) if text in _read_shared() else part
+
+
+def _lengthen(part: list[Any] | int) -> list[Any]:
+    return json.loads(_read_shared()[part]) if isinstance(part, int) else part
+
+
 def _objects(connection: sqlite3.Connection) -> list[tuple]:
     return connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY rowid").fetchall()
 
@@ -117,8 +145,10 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def _pack_columns(names: Sequence[str], rows: Sequence[tuple]) -> Iterator[_Packed]:
-    starts = None
-    for name, values in zip(names, zip(*rows), strict=True):
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    order = _order_alike(columns)
+    times = _times(columns)
+    for name, values in columns.items():
         absent = np.array([value is None for value in values])
         whole = [0 if value is None else value for value in values]
         if absent.all() or not all(type(value) is int and abs(value) < 2**62 for value in whole):
@@ -126,12 +156,37 @@ def _pack_columns(names: Sequence[str], rows: Sequence[tuple]) -> Iterator[_Pack
             continue
         numbers = np.array(whole, np.int64)
         ways = {_VALUE: numbers, _STEP: np.diff(numbers, prepend=0)}
-        if name == "end" and starts is not None:
-            ways = {_FROM_START: numbers - starts}
-        starts = numbers if name == "start" else starts
+        if times is not None and name in _TIMES:
+            start, end = times
+            is_start = name == "start"
+            ways = {_GAP: start - np.concatenate([[0], end[:-1]])} if is_start else {_DURATION: end - start}
+            ways = {how: apart[order] for how, apart in ways.items()}
         made = {how: _compress(_planes(values)) for how, values in ways.items()}
         best = min(made, key=lambda how: len(made[how]))
         yield _Packed(best, made[best], _compress(np.packbits(absent).tobytes()) if absent.any() else b"")
+
+
+def _times(columns: dict[str, Sequence[Any]]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Starts and ends, if a table has both as numbers. A row without an end has its start as one."""
+    if not {*_TIMES} <= {*columns} or not _is_whole(columns, "start"):
+        return None
+    ends = [start if end is None else end for start, end in zip(columns["start"], columns["end"], strict=True)]
+    if not _is_whole({"end": ends}, "end"):
+        return None
+    return np.array(columns["start"], np.int64), np.array(ends, np.int64)
+
+
+def _is_whole(columns: dict[str, Sequence[Any]], name: str) -> bool:
+    """Whether a column is there, and all its values are numbers that fit."""
+    return name in columns and all(type(value) is int and abs(value) < 2**62 for value in columns[name])
+
+
+def _order_alike(columns: dict[str, Sequence[Any]]) -> np.ndarray:
+    """The order in which times are stored: by the key of their row, then by that of the row before."""
+    keys = [np.array(columns[name], np.int64) for name in _KEYS if _is_whole(columns, name)]
+    if not keys:
+        return np.arange(len(next(iter(columns.values()))))
+    return np.lexsort((np.concatenate([[0], keys[0][:-1]]), keys[0]))
 
 
 def _pack_words(values: Sequence[Any]) -> _Packed:
@@ -142,22 +197,32 @@ def _pack_words(values: Sequence[Any]) -> _Packed:
     return _Packed(_WORD, _compress(_planes(places)), _compress(distinct))
 
 
-def _unpack_columns(names: Sequence[str], columns: Sequence[_Packed]) -> Iterator[list[Any]]:
-    starts = np.zeros(0, np.int64)
-    for name, column in zip(names, columns, strict=True):
+def _unpack_columns(names: Sequence[str], packed: Sequence[_Packed]) -> list[Sequence[Any]]:
+    columns: dict[str, Sequence[Any]] = {}
+    apart: dict[str, np.ndarray] = {}
+    for name, column in zip(names, packed, strict=True):
         numbers = _from_planes(_decompress(column.numbers))
+        columns[name] = ()  # its place
         if column.how == _WORD:
             words = [_from_json(value) for value in json.loads(_decompress(column.rest))]
-            yield [words[place] for place in numbers.tolist()]
+            columns[name] = [words[place] for place in numbers.tolist()]
             continue
-        numbers = np.cumsum(numbers) if column.how == _STEP else numbers
-        numbers = numbers + starts if column.how == _FROM_START else numbers
-        starts = numbers if name == "start" else starts
-        values = numbers.tolist()
-        if column.rest:
+        if column.how in (_GAP, _DURATION):
+            apart[column.how] = numbers
+            continue
+        columns[name] = (np.cumsum(numbers) if column.how == _STEP else numbers).tolist()
+    if apart:
+        order = _order_alike({name: values for name, values in columns.items() if name not in _TIMES})
+        gaps, durations = np.empty_like(apart[_GAP]), np.empty_like(apart[_DURATION])
+        gaps[order], durations[order] = apart[_GAP], apart[_DURATION]
+        ends = np.cumsum(gaps + durations)
+        columns |= {"start": (ends - durations).tolist(), "end": ends.tolist()}
+    for name, column in zip(names, packed, strict=True):
+        if column.how != _WORD and column.rest:
+            values = columns[name]
             absent = np.unpackbits(np.frombuffer(_decompress(column.rest), np.uint8), count=len(values))
-            values = [None if gone else value for gone, value in zip(absent.tolist(), values, strict=True)]
-        yield values
+            columns[name] = [None if gone else value for gone, value in zip(absent.tolist(), values, strict=True)]
+    return list(columns.values())
 
 
 def _planes(numbers: np.ndarray) -> bytes:
@@ -179,8 +244,8 @@ def _from_json(value: Any) -> Any:
 
 
 def _compress(data: bytes) -> bytes:
-    return lzma.compress(data, lzma.FORMAT_RAW, filters=_FILTERS)
+    return len(data).to_bytes(4, "little") + _BROTLI.compress(data, asbytes=True)
 
 
 def _decompress(data: bytes) -> bytes:
-    return lzma.decompress(data, lzma.FORMAT_RAW, filters=_FILTERS)
+    return _BROTLI.decompress(data[4:], int.from_bytes(data[:4], "little"), asbytes=True)

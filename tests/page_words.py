@@ -41,6 +41,8 @@ LINK = re.compile(r"!?\[([^\]]*)\]\([^)\n]*\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 FIGURE = re.compile(r"^(?:!\[|\|).*$| · \[CSV\]\([^)\n]*\)$", re.MULTILINE)
 """A picture, a row of a table, or the link behind the title of one; a title is read as a sentence is."""
+STATE = re.compile(r"(?<=\.svg\)\n\n)\*\*(?:FP|TF|BF)\d+[^*:\n]*: .*$", re.MULTILINE)
+"""The title of a figure in another state than the one before it: a page shows one at a time."""
 TAG = re.compile(r"<[^>\n]+>")
 OPENED = re.compile(r"</summary>.*?</details>", re.DOTALL)
 """What a badge shows when it is opened."""
@@ -52,8 +54,13 @@ NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*+(?!\w)")
 def read_first_words(page: str) -> str:
     """Return the words of the Markdown of a page that are seen before the folded parts, the titles of its figures and
     tables too, without what these hold and without code."""
-    first = OPENED.sub("", page.partition("\n---\n")[2].partition("\n## ")[0])
+    first = STATE.sub("", OPENED.sub("", page.partition("\n---\n")[2].partition("\n## ")[0]))
     return re.sub(r"[*#`]", "", TAG.sub("", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", unescape(first))))))
+
+
+def read_first_words_of_part(markdown: str) -> str:
+    """Return the words of a part of a page that are seen before anything is opened."""
+    return read_first_words("\n---\n" + re.sub("^## ", "# ", markdown, flags=re.MULTILINE))
 
 
 def list_pages(docs: Path) -> list[Path]:

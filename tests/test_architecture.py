@@ -22,7 +22,7 @@ ROOMS = {
     "jobs.memory": {"jobs.contract", "jobs.workloads"},
     "jobs.sweep": {"jobs.contract", "jobs.workloads", "jobs.memory"},
     "jobs.follow": set(),
-    "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.follow"},
+    "jobs.worker": {"jobs.contract", "jobs.workloads", "jobs.memory", "jobs.follow"},
     "jobs.executor": {"jobs.contract", "jobs.sweep", "jobs.memory"},
     "jobs.cli": {"jobs.contract", "jobs.sweep", "jobs.memory", "jobs.executor"},
 }

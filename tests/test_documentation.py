@@ -26,6 +26,7 @@ from profiler_job.analysis.insight.loading import COLUMNS
 from profiler_job.analysis.insight.section_columns import SECTIONS
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS
+from profiler_job.analysis.site.front_matter import split
 from profiler_job.jobs.contract import axes, exit_codes
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION, add_format_version
 from tests.reference_pages import render
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "site" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "site" / "extend.md", *GUIDE]
 SPECS = [*sorted((ROOT / "jobs" / "engines").iterdir()), ROOT / "jobs" / "sweep.yaml", ROOT / "docker" / "compose.yaml"]
-MOST_WORDS_OF_GUIDES = 10_000
+MOST_WORDS_OF_GUIDES = 9_900
 MEASURE, COMPARE = (ROOT / "site" / "guide" / name for name in ("measure.md", "compare.md"))
 EXAMPLES = {
     *(f"analysis/pages/questions/peak_memory.{kind}" for kind in ("py", "md")),
@@ -266,8 +267,9 @@ def anchors(page: str) -> set[str]:
 
 
 def test_the_guides_stay_short():
-    """They had 26,000 words once."""
-    assert sum(len(page.read_text(encoding="utf-8").split()) for page in GUIDE) <= MOST_WORDS_OF_GUIDES
+    """They had 26,000 words once. Front matter is for the search."""
+    bodies = [split(page.read_text(encoding="utf-8"))[1] for page in GUIDE]
+    assert sum(len(body.split()) for body in bodies) <= MOST_WORDS_OF_GUIDES
 
 
 def test_every_page_of_the_guide_is_in_the_navigation_and_in_the_readme():

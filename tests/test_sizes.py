@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LARGEST_MIB = 50
+LARGEST_MIB = 40
 """MiB of all tracked files together."""
 
 

@@ -200,6 +200,8 @@ def _write_forward_time(answer: Answer, folder: Folder) -> WrittenAnswer:
         "**GPU busy**: the union of those kernels, copies and fills, without the gaps between them.",
         "Times are medians over steps, with minimum and maximum in brackets.",
     ]
+    if (rows["busy_ns"] > rows["timer_ns"]).any():
+        method.insert(-1, "GPU busy can exceed the timer's time: the capture is another run of the same step.")
     title = "Forward pass by each clock"
     return WrittenAnswer(
         letter="a",

@@ -42,7 +42,6 @@ _OLD_OPERATOR = "Operator"
 """Category of operators before PyTorch 1.12."""
 _STARTED = {f"loop:{name}": name for name in (ranges.STEP, ranges.FOLLOWED_STEP)}
 """Ranges that `profile` begins and ends in the middle of others, and their names."""
-_COLLECTIVE = "record_param_comms"
 _PLAIN_OPERATORS = {
     *("detach", "detach_", "PythonDispatchMode", "PythonSubclass"),
     *("<forward op>", "<backward op>", "_grad_sum_to_size"),

@@ -11,10 +11,11 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 class AdvisedChange(Protocol):
     """A module of this package. CODE: the code to write, in one line. ACTION: what to do, as a heading. LINE: an
-    example of the code, at most 48 characters. A module may also have
+    example of the code that works as it stands, at most 55 characters. A module may also have
 
     - `PLAIN`: what to do in a program without PyTorch. A change without it is not advised there.
     - `COMPILED`: what to do in a script that torch.compile compiles already, if that is something else.
+    - `CAUTION`: what a reader should know before making the change, in a few words.
     - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
       that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
       change. A change without it is never advised: only `tune` measures it, or tells what parts of a step expect of it.
@@ -29,11 +30,6 @@ class AdvisedChange(Protocol):
 def load_change(name: str) -> AdvisedChange:
     """Return the module of a change."""
     return cast(AdvisedChange, import_module(f"{__name__}.{name}"))
-
-
-def is_advised(name: str) -> bool:
-    """Whether a capture can show that a change helps."""
-    return hasattr(load_change(name), "find_evidence")
 
 
 def describe_code(name: str, has_pytorch: bool, is_compiled: bool = False) -> str | None:

@@ -7,7 +7,7 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 CODE = "DataLoader(..., pin_memory=True) and tensor.to(device, non_blocking=True)"
 PLAIN = "copies from pinned memory, asynchronous, on a stream"
 ACTION = "Pin the memory of batches"
-LINE = "DataLoader(data, pin_memory=True)"
+LINE = "loader = DataLoader(data, pin_memory=True)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

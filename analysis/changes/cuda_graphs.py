@@ -21,7 +21,7 @@ NEEDS = (
 )
 """PyTorch's example of a word language model keeps its mask, which the next replay of the graph overwrites."""
 ACTION = "Use CUDA graphs"
-LINE = 'torch.compile(model, mode="reduce-overhead")'
+LINE = 'model = torch.compile(model, mode="reduce-overhead")'
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

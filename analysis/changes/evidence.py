@@ -98,6 +98,8 @@ class CaptureEvidence:
         launch in forward."""
         self.attention_matmuls_ns: float | None = capture.get("attention_matmuls_ns")
         """Time of the matmuls that attention may have launched; None if no module tells them from the others."""
+        self.attention_ns: float | None = capture.get("attention_ns")
+        """Time of all kernels of attention without its projections; None if no module tells them from the others."""
         self.is_slowed = capture.get("is_slowed", True)
         self._sampled_share = float(capture.get("sampled_share") or 0.0)
         self._own_ns = float(capture.get("own_python_ns") or 0.0)

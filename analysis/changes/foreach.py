@@ -7,7 +7,7 @@ from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "foreach=True, PyTorch's default, for an optimizer that has no fused=True"
 ACTION = "Use the foreach optimizer"
-LINE = "AdamW(parameters, foreach=True)"
+LINE = "optimizer = AdamW(parameters, foreach=True)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

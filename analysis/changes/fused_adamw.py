@@ -13,7 +13,7 @@ from profiler_job.jobs.contract.ranges import OPTIMIZER
 CODE = "torch.optim.AdamW(..., fused=True)"
 PLAIN = "one kernel that updates all parameters"
 ACTION = "Use the fused optimizer"
-LINE = "AdamW(parameters, fused=True)"
+LINE = "optimizer = AdamW(parameters, fused=True)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

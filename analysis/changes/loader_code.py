@@ -61,7 +61,7 @@ def pin_copies(program: Program) -> FoundEdits:
     present, to_write = "", []
     for file, call in find_loaders(program):
         given = find_argument(call, PINNED)
-        if given is not None and ast.unparse(given) == "True":
+        if is_pinned(call) or (given is None and passes_options_on(call) and _is_given_pinned(program, file, call)):
             present = present or file.name_place(call)
         elif given is not None and not isinstance(given, ast.Constant):
             why = "the script computes this option"
@@ -76,6 +76,20 @@ def pin_copies(program: Program) -> FoundEdits:
         elif edit := file.set_keyword(call, "non_blocking", "True"):
             edits.append(edit)
     return FoundEdits(edits=tuple(edits), present="" if edits or to_write else present, to_write=tuple(to_write))
+
+
+def is_pinned(call: ast.Call) -> bool:
+    given = find_argument(call, PINNED)
+    return given is not None and ast.unparse(given) == "True"
+
+
+def _is_given_pinned(program: Program, file: SourceFile, call: ast.Call) -> bool:
+    """Whether all calls of the function or class that makes a loader give it pinned memory."""
+    function = file.find_function(call)
+    maker = file.parents[function] if getattr(function, "name", "") == "__init__" else function
+    name = getattr(maker, "name", "")
+    calls = [other for at, other in program.find_all_calls() if at.resolve(other.func).rpartition(".")[2] == name]
+    return bool(name and calls) and all(map(is_pinned, calls))
 
 
 def _find_copies(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:

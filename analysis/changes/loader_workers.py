@@ -7,7 +7,7 @@ from profiler_job.jobs.contract.quantities import format_share
 
 CODE = "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)"
 ACTION = "Load data in workers"
-LINE = "DataLoader(data, num_workers=4)"
+LINE = "loader = DataLoader(data, num_workers=4)"
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

@@ -1,4 +1,4 @@
-"""Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing, padding."""
+"""Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing."""
 
 import ast
 
@@ -32,12 +32,6 @@ SDPA_KERNEL = (
     "{torch}.nn.attention.SDPBackend.FLASH_ATTENTION, {torch}.nn.attention.SDPBackend.EFFICIENT_ATTENTION, "
     "{torch}.nn.attention.SDPBackend.MATH], set_priority=True)"
 )
-MORE_LOGITS = "tokens that never occur: the loss sums over their logits, too"
-RESIZE = "resize_token_embeddings"
-MOVES = ("to", "cuda", "cpu", "train", "eval", "float", "half", "bfloat16")
-"""Methods of a model that return it."""
-MULTIPLE = 64
-"""A padded dimension is a multiple of this."""
 
 
 def add_autocast(program: Program) -> FoundEdits:
@@ -340,66 +334,3 @@ def keep_activations(program: Program) -> FoundEdits:
                 function = f"({function})"
             edits.append(file.replace(call, f"{function}({', '.join(arguments)})"))
     return FoundEdits(edits=tuple(edits))
-
-
-def find_vocabulary(program: Program, code: str) -> FoundEdits:
-    """Find constant sizes of vocabularies that are no multiple of MULTIPLE. They are left to the user, since a larger
-    one changes the numbers that the model begins with; what Transformers make is padded afterwards. code: what to
-    write where the size is computed."""
-    to_write = []
-    for file in program.files:
-        constants: list[tuple[str, ast.expr]] = [
-            (keyword.arg or "", keyword.value) for keyword in file.find_all(ast.keyword)
-        ]
-        for node in file.find_all(ast.Assign):
-            constants += [(ast.unparse(target).rpartition(".")[2], node.value) for target in node.targets]
-        for annotated in file.find_all(ast.AnnAssign):
-            constants += [(ast.unparse(annotated.target), annotated.value)] if annotated.value else []
-        for name, value in constants:
-            if name.lower() not in ("vocab_size", "n_vocab", "num_tokens", "vocabulary_size"):
-                continue
-            if isinstance(value, ast.Constant) and type(value.value) is int and value.value % MULTIPLE:
-                padded = -(-value.value // MULTIPLE) * MULTIPLE
-                to_write.append(LineToWrite(file.name, value.lineno, f"{name}={padded}", MORE_LOGITS))
-    if not to_write and (resized := _resize_embeddings(program)) is not None:
-        return resized
-    if not to_write:
-        why = "the script computes the size of the vocabulary"
-        to_write.append(LineToWrite(program.script.name, 0, code, why))
-    return FoundEdits(to_write=tuple(to_write))
-
-
-def _resize_embeddings(program: Program) -> FoundEdits | None:
-    """Pad the embeddings of models of Transformers with a vocabulary after they are made; None if there are none.
-    What follows draws the same random numbers."""
-    edits: list[Edit] = []
-    present, to_write = "", []
-    for file, call in program.find_all_calls():
-        is_there = isinstance(call.func, ast.Attribute) and call.func.attr == RESIZE
-        present = present or (file.name_place(call) if is_there else "")
-        statement = file.find_statement(call)
-        if not _makes_language_model(file, call) or not isinstance(statement, ast.Assign):
-            continue
-        resize = f"{ast.unparse(statement.targets[0])}.{RESIZE}(pad_to_multiple_of={MULTIPLE}, mean_resizing=False)"
-        torch, is_model = name_torch(file), _is_moved(statement.value, call)
-        lines = [f"with {torch}.random.fork_rng():", f"{file.indent}{resize}"] if torch else [resize]
-        edit = file.insert_after(statement, *lines) if is_model and len(statement.targets) == 1 else None
-        if edit:
-            edits.append(edit)
-        else:
-            to_write.append(LineToWrite(file.name, statement.lineno, resize, f"after the model is made; {MORE_LOGITS}"))
-    if present:
-        return FoundEdits(present=present)
-    return FoundEdits(edits=tuple(edits), to_write=tuple(to_write)) if edits or to_write else None
-
-
-def _makes_language_model(file: SourceFile, call: ast.Call) -> bool:
-    parts = file.resolve(call.func).split(".")
-    return parts[0] == "transformers" and any("LM" in part and part[0].isupper() for part in parts[1:])
-
-
-def _is_moved(value: ast.expr, made: ast.Call) -> bool:
-    """Return whether an expression is a model that is made, and at most moved or switched, as by `.to(device)`."""
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in MOVES:
-        value = value.func.value
-    return value is made

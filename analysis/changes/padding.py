@@ -1,7 +1,7 @@
 """Padded dimensions: matmuls that load 16 bytes at once."""
 
 from profiler_job.analysis.changes.evidence import CaptureEvidence, ChangeEvidence
-from profiler_job.analysis.changes.model_code import find_vocabulary
+from profiler_job.analysis.changes.padding_code import pad_outputs
 from profiler_job.analysis.changes.script_code import FoundEdits, Program
 
 CODE = "pad the dimension to a multiple of 64, such as a vocabulary of 50257 to 50304"
@@ -22,4 +22,4 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def find_edits(program: Program) -> FoundEdits:
-    return find_vocabulary(program, CODE)
+    return pad_outputs(program, CODE)

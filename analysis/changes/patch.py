@@ -2,6 +2,7 @@
 
     python -m profiler_job.analysis.changes.patch digest FOLDER SCRIPT
     python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [OPTION...] CHANGE...
+    python -m profiler_job.analysis.changes.patch edit FOLDER SCRIPT [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
 
@@ -9,12 +10,14 @@ Answers are JSON on standard output; `error` in one says why there is no other. 
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
 was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --workers=N, that a
 DataLoader was given; --compiled, if it was seen to compile its model itself; --accumulation=JSON, the larger
-micro-batches that are measured, a `contract.tuning.Accumulation`. `accumulate` answers with the `command` and the
-`texts` of files, by whole path, that give the script these, or with the `reason` why there are none.
+micro-batches that are measured, a `contract.tuning.Accumulation`. `edit` answers with `is_full`, the `texts` of
+files that the patch changes, by whole path, its `command` if that is another one, and their `digest`; `accumulate` with
+the `command` and such `texts` that give the script larger micro-batches, or with the `reason` why there are none.
 """
 
 import difflib
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.changes import find_edits, write_code
-from profiler_job.analysis.changes.accumulation_code import edit_texts, find_numbers
+from profiler_job.analysis.changes.accumulation_code import COMMAND, edit_texts, find_numbers
 from profiler_job.analysis.changes.script_code import (
     LineToWrite,
     Program,
@@ -54,8 +57,20 @@ class Patch:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is left to write."""
-        return not self.to_write
+        """Whether nothing is left to write but the command."""
+        return all(line.reason == COMMAND for lines in self.to_write.values() for line in lines)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command that is to be written; () if it stays as it is."""
+        lines = [line.code for lines in self.to_write.values() for line in lines if line.reason == COMMAND]
+        return tuple(shlex.split(lines[0])) if lines else ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the new texts and the new command; "" if nothing changes."""
+        digests = [*(compute_digest(self.files[name]) for name in sorted(self.files)), *self.command]
+        return sha256(json.dumps(digests).encode()).hexdigest() if digests else ""
 
 
 def make_patch(program: Program, changes: Sequence[str]) -> Patch:
@@ -138,13 +153,14 @@ def _flatten(name: str) -> str:
 
 def describe(patch: Patch) -> dict[str, Any]:
     """Return a patch as JSON: `diff`, `to_write` (change, label, file, line, code, reason), `present` (by change),
-    `is_full`."""
+    `is_full`, `digest`."""
     lines = [
         {"change": name, "label": LABELS[name], **line._asdict()}
         for name, lines in patch.to_write.items()
         for line in lines
     ]
-    return {"diff": patch.diff, "to_write": lines, "present": dict(patch.present), "is_full": patch.is_full}
+    made = {"diff": patch.diff, "present": dict(patch.present), "is_full": patch.is_full, "digest": patch.digest}
+    return made | {"to_write": lines}
 
 
 def accumulate(program: Program) -> dict[str, Any]:
@@ -157,7 +173,7 @@ def accumulate(program: Program) -> dict[str, Any]:
 
 
 def take_option(program: Program, option: str, value: str = "") -> Program:
-    """Return a program with what an option tells of its run (see above)."""
+    """Return a program with what an option shows about its run (see above)."""
     if option == DEVICE:
         return replace(program, device_type=value)
     if option == WORKERS:
@@ -178,6 +194,10 @@ def answer(task: str, folder: Path, script: Path, *arguments: str) -> dict[str, 
         return accumulate(program)
     if task == "digest":
         return {"digests": compute_digests(program)}
+    if task == "edit":
+        made = make_patch(program, arguments)
+        texts = {str(file.path.resolve()): file.text for file in made.files.values()}
+        return {"is_full": made.is_full, "texts": texts, "command": list(made.command), "digest": made.digest}
     if task == "make":
         return describe(make_patch(program, arguments))
     kept, measured, *changes = arguments

@@ -12,7 +12,7 @@ import tokenize
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -26,6 +26,8 @@ MOST_FILES = 200
 LARGEST_BYTES = 1_000_000
 LEFT_OUT = ("site-packages", "dist-packages")
 """Folders with files of others, also below the script's folder."""
+PROJECT = ("pyproject.toml", "setup.py")
+"""Files of a project that is installed, so that its scripts import its modules from any folder."""
 _BLANK = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _STRING_STARTS = tuple(
     getattr(tokenize, name) for name in ("FSTRING_START", "TSTRING_START") if hasattr(tokenize, name)
@@ -410,18 +412,19 @@ def read_file(path: Path, name: str) -> SourceFile:
 
 
 def load_program(script: Path, folder: Path | None = None) -> Program:
-    """Load a script and the modules next to it that it imports. Names are paths from `folder` (default: the working
-    directory) where that holds them, or else from the script's folder. Of two modules of one name Python imports that
-    of the script's folder. Raises ScriptCodeError if the script is not valid Python; modules that are not are left
-    out."""
+    """Load a script and the modules next to it, or of the project that it is in, that it imports. Names are paths from
+    `folder` (default: the working directory) where that holds them, or else from the script's folder or the project's.
+    Of two modules of one name Python imports that of the script's folder. Raises ScriptCodeError if the script is not
+    valid Python; modules that are not are left out."""
     script = Path(os.path.normpath(script.absolute()))  # no tool applies a patch to a path with `..`
-    roots = ((folder or Path.cwd()).absolute(), script.parent)
+    projects = (each for each in script.parents if any((each / name).is_file() for name in PROJECT))
+    roots = ((folder or Path.cwd()).absolute(), script.parent, *islice(projects, 1))
     read = {script: read_file(script, _name_file(script, roots))}
     assert isinstance(read[script].tree, ast.Module)  # raises ScriptCodeError
     waiting = [script]
     while waiting and len(read) < MOST_FILES:
         path = waiting.pop(0)
-        for other in _find_imported(path, read[path], roots[::-1]):
+        for other in _find_imported(path, read[path], (roots[1], roots[0], *roots[2:])):
             name = _name_file(other, roots)
             is_known = any(name == file.name for file in read.values())
             if is_known or any(part in LEFT_OUT for part in other.parts):

@@ -5,7 +5,8 @@ and so may the axes in TOKENS if runs are compared per token. Runs that differ o
 processes that measured the same.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,12 @@ from profiler_job.analysis.comparison.errors import ComparisonProblem, NotCompar
 from profiler_job.analysis.comparison.sides import Side, shortlist
 from profiler_job.analysis.metrics.run_grid import sort_runs
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import find_label, find_value_label, order_axes
+from profiler_job.jobs.contract.axes import (
+    find_default,
+    find_label,
+    find_value_label,
+    order_axes,
+)
 
 FIXED = ("size", "context_length", "batch_size", "mode")
 """Axes that say how much work a step is."""
@@ -98,7 +104,8 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
             why = f"{find_label('size')} {key[0]} has {' and '.join(f'{n:,}' for n in sorted(counts))} parameters"
             refused |= dict.fromkeys([*mine, *others], why)
         elif others:
-            said = [_label_value(name, value) for name, value in zip(axes, key) if name in vary]
+            named = [(name, value) for name, value in zip(axes, key) if name in vary and _is_said(name, value)]
+            said = [_label_value(name, value) for name, value in named]
             cases.append(Case(label=" ".join(said), first=tuple(mine), second=tuple(others)))
     if not cases:
         raise _make_refusal(first, second, refused, fixed)
@@ -109,6 +116,17 @@ def align(first: Side, second: Side, per_token: bool = False) -> Alignment:
         only_first=_find_unpaired(first, cases, "first", refused),
         only_second=_find_unpaired(second, cases, "second", refused),
         per_token=per_token,
+    )
+
+
+def keep_cases(alignment: Alignment, is_kept: Callable[[Case], bool]) -> Alignment:
+    """Leave out the cases that are not kept: their runs have no partner."""
+    dropped = [case for case in alignment.cases if not is_kept(case)]
+    return replace(
+        alignment,
+        cases=[case for case in alignment.cases if is_kept(case)],
+        only_first=alignment.only_first | {run: "" for case in dropped for run in case.first},
+        only_second=alignment.only_second | {run: "" for case in dropped for run in case.second},
     )
 
 
@@ -205,9 +223,15 @@ def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
 
 
 def _pair_values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
-    """Return the one value of an axis on each side."""
-    before, after = (str(find_value_label(name, runs[name].iloc[0])) for runs in (first, second))
+    """Return the one value of an axis on each side, as sweeps and JSON have it; `eager` for its older name."""
+    values = (runs[name].iloc[0] for runs in (first, second))
+    before, after = (str(value if name == "compile" else find_value_label(name, value)) for value in values)
     return before, after
+
+
+def _is_said(name: str, value: object) -> bool:
+    """Whether a label has a value: defaults of axes that most runs leave alone would make it long."""
+    return name in (*FIXED, "precision", "attention") or str(value) != str(find_default(name))
 
 
 def _label_value(name: str, value: object) -> str:

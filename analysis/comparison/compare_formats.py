@@ -42,6 +42,8 @@ from profiler_job.jobs.contract.step_limit import describe_limit
 from profiler_job.jobs.contract.words import format_count
 
 WIDTH = 80
+LEAST_NS = 500
+"""A sum of parts below this, which would be 0.000 ms, is not named next to larger ones."""
 FEW = 5
 """Runs without a partner, and pairs with another sum, that are named in text and Markdown."""
 FUSED_MODULES = "modules that share kernels with others, with their parts of these kernels' time:"
@@ -224,7 +226,8 @@ def format_total(pair: ComparedPair) -> str:
     form = choose_form("time", [*times, times[1] - times[0]])
     first, second = (format_quantity("time", ns, form) for ns in times)
     of = f"{UNIT} of a step" if waterfall.per_token else "a step"
-    sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in waterfall.sums.items())
+    shown = {sort: ns for sort, ns in waterfall.sums.items() if abs(ns / waterfall.num) >= LEAST_NS} or waterfall.sums
+    sums = ", ".join(f"{sort} {_format_ms(ns, waterfall.num)}" for sort, ns in shown.items())
     made_of = f" ({sums})" if sums else ""
     if not pair.has_steps:
         return (

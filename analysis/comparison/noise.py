@@ -227,8 +227,8 @@ def _are_from_one_session(sides: Sequence[Side]) -> bool:
     return len(sessions) == 1 and all(side.recorded_at for side in sides)
 
 
-MEMORY = 0.0004105
-"""Half the noise band of peak allocated memory, as a share of it: 97.5% of 217 pairs of shipped runs with the same axes
+MEMORY = 0.0002868
+"""Half the noise band of peak allocated memory, as a share of it: 97.5% of 239 pairs of shipped runs with the same axes
 and the same memory before their step differ by at most this (a test counts them again). The rest depends on where the
 allocator puts a block."""
 

@@ -43,8 +43,8 @@ class Advice:
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """List what to change first: a row per change with COLUMNS. Advised changes come first, those
-    that fit the limit before the others, sorted by the time they could save, then the others with the reason. No rows
-    if no kernel ran.
+    that fit the limit before the others, sorted by the time they could save at most, then the others with the reason.
+    No rows if no kernel ran.
 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
     memory_used: share of the GPU's memory, if known. limit: of the unprofiled step, if known, or else of the capture.
@@ -61,8 +61,8 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
 
 def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
     """Make the table of advice with COLUMNS: what fits the limit first, then what is about a line that holds
-    the waiting, then the most time that could be saved."""
-    rows = sorted(rows, key=lambda row: (not row.fits_limit, row.line_share < HELD, -(row.time_ns or 0)))
+    the waiting, then what could save most."""
+    rows = sorted(rows, key=lambda row: (not row.fits_limit, row.line_share < HELD, -(row.ceiling_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
 

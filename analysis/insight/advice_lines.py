@@ -18,6 +18,8 @@ NOTE = (
     "save no more than shown; these times do not add up"
 )
 MOST = 4
+ON_SLOW_CPU = " on a slow CPU"
+"""What a ratio says that is another one on a fast CPU."""
 """Advices on the page of a run."""
 
 
@@ -73,8 +75,12 @@ def _format_line(entry: Mapping[str, Any]) -> str:
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
         faster = f"{format_quantity('ratio', entry['times_as_fast'])} as fast"
+        faster += ON_SLOW_CPU if entry["on_slow_host"] else ""
         ratio = faster if entry["apart"] is None else _explain_apart(entry)
-        return f"{labels}: measured, {format_time(then)} instead of {format_time(now)}, {ratio}; do: {entry['do']}"
+        times = f"{format_time(then)} instead of {format_time(now)}, "
+        if entry["apart"] is None and not entry["low"] <= now / then <= entry["high"]:
+            times, ratio = "", f"{ratio}, by turns"  # times are of the fastest process of each, and give another ratio
+        return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
     return (
         f"{labels}: could save up to {format_time(entry['ceiling_ns'])}; do: {entry['do']}; how sure: {entry['sure']}"
     )

@@ -1,7 +1,7 @@
 """The verdict in sentences: where the time of each GPU goes, and what limits it."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,12 +11,15 @@ from profiler_job.analysis.insight.limit_columns import OF_PARTS, PARTS
 from profiler_job.analysis.insight.section_columns import SummaryTables
 from profiler_job.jobs.contract.quantities import format_share, format_time
 from profiler_job.jobs.contract.step_limit import (
+    CAUSES,
     COMMUNICATION,
     COMPUTE,
     COPYING,
     CPU,
+    GAPS,
     GPU,
     MEMORY,
+    UNKNOWN,
     StepLimit,
     describe_causes,
     describe_limit,
@@ -45,7 +48,7 @@ LEAST_SAID = 0.01
 def describe_headline(limit: StepLimit) -> str:
     """Describe what limits a step, as a heading: `The GPU waits for the CPU 46% of this step`, `CPU (46%) or memory
     (36%) limits this step`."""
-    shares = [f"{limit.measure_share(name):.0%}" for name in limit.names]
+    shares = [limit.format_shares(0)[name] for name in limit.names]
     if len(shares) > 1:
         line = " or ".join(f"{name} ({share})" for name, share in zip(limit.names, shares))
         return f"{line[0].upper()}{line[1:]} limits this step"
@@ -54,12 +57,24 @@ def describe_headline(limit: StepLimit) -> str:
     return f"{_HEADLINES[limit.names[0]]} {shares[0]} of this step" if shares else "No time passes"
 
 
-def describe_nothing_to_do(limit: StepLimit | None) -> str:
-    """Describe why no change is listed for a step, and what to do. limit: None if the step was not captured."""
+def describe_nothing_more(
+    limit: StepLimit | None, num_cards: int, little: Sequence[str], uncertain: Sequence[str]
+) -> str:
+    """Describe why a step has no more than num_cards changes to make, and what to do. limit: None if the step was not
+    captured; little, uncertain: actions that were measured, and give less than 5% or are not known to give anything."""
     if limit is None:
-        return "Not known, since nsys did not capture this step. Profile your own script to see what would help it."
-    left = _LEFT.get(limit.names[0], "") if limit.names else ""
-    return f"Nothing on our list of changes would make this step 5% faster. {left}".strip()
+        start = "What else would help is not known" if num_cards else "Not known"
+        return f"{start}, since nsys did not capture this step. Profile your own script to see what would help it."
+    left = _LEFT.get(limit.names[0], "") if limit.names and not num_cards else ""
+    measured = f" Measured, and less than 5% faster: {_join_actions(little)}." if little else ""
+    if uncertain:
+        measured += f" Measured, but a slow CPU may explain the difference: {_join_actions(uncertain)}."
+    else_ = " else" if num_cards else ""
+    return f"Nothing{else_} on our list of changes is known to make this step 5% faster.{measured} {left}".strip()
+
+
+def _join_actions(actions: Sequence[str]) -> str:
+    return "; ".join(f"{action[0].lower()}{action[1:]}" for action in actions)
 
 
 _LEFT = {
@@ -117,6 +132,17 @@ def describe_step(limit: StepLimit) -> list[str]:
     return [describe_limit(limit), *filter(None, (describe_parts(limit), describe_causes(limit)))]
 
 
+def describe_waits(rows: pd.DataFrame) -> str:
+    """Describe what a GPU waits for: `mostly for launches`, `mostly in gaps between kernels`; "" if it hardly waits, or
+    if no cause is known. rows: like `describe_gpus`."""
+    limit = split_time(rows.sum(numeric_only=True))
+    known = {name: ns for name, ns in limit.causes.items() if ns and name != UNKNOWN}
+    if not known or limit.measure_share(CPU) < LEAST_SAID:
+        return ""
+    cause = max(known, key=lambda name: known[name])
+    return f"mostly {'in' if cause == GAPS else 'for'} {CAUSES[cause]}"
+
+
 def _describe_gpu(row: pd.Series) -> list[str]:
     limit = split_time(row)
     no_work_ns = float(row.get("no_work_ns", 0))
@@ -148,7 +174,7 @@ def name_limit(summary: SummaryTables) -> str | None:
 
 
 def _name_share(limit: StepLimit) -> str:
-    return f"{limit.name} {format_share(limit.measure_share(limit.names[0]))}" if limit.names else ""
+    return f"{limit.name} {limit.format_shares()[limit.names[0]]}" if limit.names else ""
 
 
 def describe_phases(rows: pd.DataFrame, inferred: Collection[str] = ()) -> list[str]:

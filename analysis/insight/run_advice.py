@@ -14,6 +14,7 @@ from profiler_job.analysis.changes import join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.module_times import list_modules
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
+from profiler_job.analysis.insight.step_parts import name_module
 from profiler_job.analysis.insight.wait_lines import list_part_shares, measure_waiting, scale_waits
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.step_clocks import Clock
@@ -24,6 +25,11 @@ from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
 from profiler_job.jobs.contract.messages import COMPILE, SAMPLED
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
+LEAST_RATIO = 1.05
+"""A smaller one is written as 1.0×, which nobody acts on."""
+LITTLE = "measured, and less than 5% faster"
+UNCERTAIN = "measured, and not known to be faster: a slow CPU may explain the difference"
+"""Why a change is not advised though it was measured: its interval ends below LEAST_RATIO, or it holds 1."""
 FORWARD_ATTENTION = r"flash_fprop|flash_fwd|fmha_fwd|fmha_cutlassF"
 """In the names of kernels of fused attention that only a forward pass needs."""
 
@@ -75,6 +81,7 @@ def advise(
     } | ({} if breaks is None else {"breaks": breaks})
     facts: dict[str, Any] = {"num_kernels": totals["calls"].sum(), "num_graph_executions": 0, "is_slowed": False}
     facts |= {"recomputed": _measure_recomputed(totals), "attention_matmuls_ns": _sum_attention_matmuls(totals)}
+    facts["attention_ns"] = _sum_attention(totals)
     idle_ns = float(elapsed[[name for name in IDLE if name in elapsed]].sum().sum()) / num_gpus
     facts |= {"is_compiled": is_compiled(run, scalars), "captured_waiting_ns": idle_ns}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
@@ -94,8 +101,9 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
     most a ceiling, then what is not advised.
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
-    not measured). Where it was measured: measured_in, the speed-up times_as_fast with its range low to high, and apart:
-    how far the processes are apart if they are too far for a ratio (`metrics.steady`), or else None. Where it was not:
+    not measured). Where it was measured: measured_in, the speed-up times_as_fast with its range low to high,
+    on_slow_host (`measure_gains`), and apart: how far the processes are apart if they are too far for a ratio
+    (`metrics.steady`), or else None. Where it was not:
     ceiling_ns, time_ns and sure.
     """
     evident = {row["change"]: row for row in advised.to_dict("records")}
@@ -112,20 +120,20 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
 
 
 def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What was measured: changes that make a step faster, and single ones that do not."""
+    """What was measured: changes that make a step faster, and single ones that do not, or may not."""
     gains, others = [], []
     for row in measured.to_dict("records"):
         entry = {"changes": row["changes"], "do": join_code(row["changes"]), "reason": ""}
         entry |= {
             "step_ns": row["before_ns"],
             "gain_ns": row["before_ns"] - row["after_ns"],
-            **{name: row[name] for name in ("times_as_fast", "low", "high", "measured_in")},
+            **{name: row[name] for name in ("times_as_fast", "low", "high", "measured_in", "on_slow_host")},
             "apart": row["apart"] if row["apart"] > MOST_APART else None,
         }
         if row["gains"]:
             gains.append(entry)
         elif len(row["changes"]) == 1:
-            others.append(entry | {"reason": "measured, and not faster beyond noise"})
+            others.append(entry | {"reason": LITTLE if row["high"] < LEAST_RATIO else UNCERTAIN})
     return gains, others
 
 
@@ -148,6 +156,18 @@ def _sum_attention_matmuls(totals: pd.DataFrame) -> float | None:
     leaf = gemms["module"].astype(str).str.rsplit("/", n=1).str[-1]
     is_attention = leaf.isin([ranges.ATTENTION_SCORES, ranges.ATTENTION_OUTPUT])
     return float(gemms.loc[is_attention | (leaf == ""), "time_ns"].sum()) if is_attention.any() else None
+
+
+def _sum_attention(totals: pd.DataFrame) -> float | None:
+    """Sum the kernels of attention as the first screen shows them, and matmuls of no known module, which may be
+    attention's; None as for `_sum_attention_matmuls`."""
+    if _sum_attention_matmuls(totals) is None:
+        return None
+    modules = totals["module"].astype(str)
+    names = [name_module(str(phase), path) for phase, path in zip(totals["phase"], modules)]
+    is_attention = pd.Series(names, totals.index) == ranges.ATTENTION
+    is_unknown = (totals["family"].astype(str) == "gemm") & (modules == "")
+    return float(totals.loc[is_attention | is_unknown, "time_ns"].sum())
 
 
 _OF_PHASES = ["phase", "elapsed_ns"]

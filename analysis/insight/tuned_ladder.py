@@ -1,6 +1,7 @@
 """What a result of `tune` means: how much faster, what to write, whether the losses are the same; as sentences and as
 tables that terminal, JSON, Markdown and pages show."""
 
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from profiler_job.analysis.changes import load_change, write_code
 from profiler_job.analysis.insight.other_gpus import estimate_on, list_others
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
-from profiler_job.jobs.contract.changes import CHANGES, LABELS
+from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, LABELS
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import (
     format_quantities,
@@ -38,6 +39,7 @@ from profiler_job.jobs.contract.tuning import (
 from profiler_job.jobs.contract.words import format_count
 
 AS_IT_IS = "as it is"
+COMPILING = {COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS}
 LEAST_PERCENT = 0.001
 """Differences of losses below it are not told apart."""
 LEAST_EXPECTED = 1.05
@@ -92,7 +94,8 @@ NO_PARTS = {
 @dataclass(frozen=True, kw_only=True)
 class TunedLadder:
     """A result of `tune` and what it means. price: of its GPU; None if none is known. headline: how much faster; facts:
-    tokens, memory and prices; losses: one sentence; code: what to write, a line each; notes: what limits the result.
+    tokens, memory and prices; losses: one sentence; check: which processes confirm it; apply: the command that writes
+    the patch, "" if there is none to write; code: what to write, a line each; notes: what limits the result.
     steps: a row for the script as it is and for each change that was kept, with STEP_COLUMNS. tried: a row for each
     other candidate, with TRIED_COLUMNS; those that were not reached last."""
 
@@ -101,6 +104,8 @@ class TunedLadder:
     headline: str
     facts: tuple[str, ...]
     losses: str
+    check: str
+    apply: str
     code: tuple[str, ...]
     notes: tuple[str, ...]
     steps: pd.DataFrame
@@ -138,6 +143,8 @@ def interpret_tuning(tuning: Tuning, usd_per_hour: float | None = None) -> Tuned
         headline=_describe_gain(tuning),
         facts=(*_list_facts(steps, price), *_list_other_gpus(tuning)),
         losses=describe_losses(tuning.winner.losses) if tuning.winner else "",
+        check=describe_check(tuning),
+        apply=write_command(tuning),
         code=tuple(_list_code(tuning)),
         notes=tuple(_list_notes(tuning)),
         steps=steps,
@@ -153,11 +160,11 @@ def name_change(name: str) -> str:
 def format_ratio(ratio: TuneRatio) -> str:
     """Format a ratio with its interval."""
     times, low, high = (_format_times(value) for value in (ratio.times_as_fast, ratio.low, ratio.high))
-    return f"{times} times as fast ({low} to {high})"
+    return f"{times} times as fast (95% interval {low} to {high})"
 
 
 def _format_times(value: float) -> str:
-    return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+    return f"{value:#.3g}".rstrip(".") if value >= 10 else f"{value:.2f}"
 
 
 def describe_ratio(ratio: TuneRatio) -> str:
@@ -262,6 +269,44 @@ def _list_other_gpus(tuning: Tuning) -> Iterator[str]:
             yield f"on an {other.key} about {low} to {high} a step, by the data sheets"
 
 
+def describe_check(tuning: Tuning) -> str:
+    """Return one sentence on the fresh processes that confirm the winner: whether they ran the script with the patch,
+    how many they were, and whether the ratio is theirs, or is close to theirs."""
+    winner, confirmed, patch = tuning.winner, tuning.confirmation, tuning.patch
+    if winner is None or tuning.base is None:
+        return ""
+    if not confirmed.winner_ns:
+        is_failed = winner.losses.reason is NoLossCode.FAILED
+        why = "the script failed in a process of its own" if is_failed else "the budget ended before"
+        return f"Not checked in fresh processes: {why}"
+    with_it, without = len(confirmed.winner_ns), len(confirmed.base_ns)
+    rounds = f"by turns in {format_count(confirmed.num_rounds, 'round')}"
+    how = rounds if confirmed.num_rounds else "one after another"
+    processes = f"{format_count(with_it, 'process')} of it and {without} of the script as it is, {how}"
+    if tuning.is_other_patch:
+        what = f"This patch was not measured (--again does that), but another one was, in {processes}"
+    elif confirmed.is_bare:
+        what = f"Checked: the patched script ran alone, in {processes}"
+    else:
+        left = "the patch leaves lines to write" if patch and patch.to_write else "it cannot be timed alone"
+        why = left if patch and (patch.diff or patch.to_write) else "there is no patch"
+        what = f"The patched script was not run: {why}. Checked with its changes switched on, in {processes}"
+    if confirmed.by_turns is not None or winner.method is Method.PROCESSES:
+        return f"{what}. The ratio is theirs"
+    base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
+    before, after = format_quantities("time", base_ns, winner_ns)
+    ratio, measured = base_ns / winner_ns, infer_ratios(tuning)[-1].times_as_fast
+    verb = "confirm the ratio" if ratio > 1 and abs(ratio / measured - 1) <= DISAGREES else "have another ratio"
+    return f"{what}. They {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
+
+
+def write_command(tuning: Tuning) -> str:
+    """Return the command that writes the patch; "" if there is none to write."""
+    if tuning.winner is None or tuning.patch is None or not tuning.patch.diff or tuning.patch.written:
+        return ""
+    return shlex.join(["profiler-job", "tune", *tuning.options, "--write", "--", *tuning.command])
+
+
 def describe_losses(losses: LossDifference) -> str:
     """Return one sentence on the losses of a variant."""
     if losses.reason is not None:
@@ -303,7 +348,7 @@ def _list_code(tuning: Tuning) -> Iterator[str]:
     if patched and patch.written:
         yield f"Written to {', '.join(patch.written)}: {', '.join(patched)}"
     elif patched:
-        yield f"The patch below: {', '.join(patched)} (tune --write writes it)"
+        yield f"The patch below: {', '.join(patched)}"
     for line in patch.to_write:
         place = f"{line.file}:{line.line}" if line.line else line.file
         yield f"{place}: {line.code} ({line.reason})"
@@ -318,22 +363,10 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
     if tuning.base and tuning.winner and tuning.winner.ratio_base is None:
         yield "The last change took no turns with the script as it is: its ratio is the product of those of the ladder"
     if confirmed.by_turns is not None:
-        pairs = format_count(len(confirmed.winner_ns), "pair")
-        rounds = f"took turns in {format_count(confirmed.num_rounds, 'round')}"
-        how = rounds if confirmed.num_rounds else "ran one after another"
         turns = _format_times(confirmed.by_turns.times_as_fast)
-        yield (
-            f"The CPU limits the step: the last step of the ladder is from {pairs} of fresh processes, which {how}. By "
-            f"turns in one process, which tracing the GPU slows, it was {turns} times as fast"
-        )
-    elif confirmed.winner_ns and tuning.base and tuning.winner and tuning.winner.method is Method.TURNS:
-        base_ns, winner_ns = statistics.median(confirmed.base_ns), statistics.median(confirmed.winner_ns)
-        before, after = format_quantities("time", base_ns, winner_ns)
-        ratio = base_ns / winner_ns
-        expected = tuning.winner.ratio_base
-        measured = expected.times_as_fast if expected else tuning.base.step_ns / infer_step_times(tuning)[-1]
-        verb = "confirm it" if ratio > 1 and abs(ratio / measured - 1) <= DISAGREES else "differ"
-        yield f"Fresh processes {verb}: {before} and {after}, {_format_times(ratio)} times as fast"
+        is_by_turns = tuning.winner is None or tuning.winner.method is Method.TURNS
+        where = "By turns in one process" if is_by_turns else "In processes of its own"
+        yield f"{where}, which following it slows, it was {turns} times as fast"
     yield from _list_loss_notes(tuning)
     if tuning.no_parts is not None:
         yield f"Nothing was expected of changes: {NO_PARTS[tuning.no_parts]}"
@@ -353,7 +386,10 @@ def _list_notes(tuning: Tuning) -> Iterator[str]:
 
 
 def _list_loss_notes(tuning: Tuning) -> Iterator[str]:
-    """Tell how the losses of a ladder of several steps were compared, and why those of some were not."""
+    """Tell how the losses of a ladder of several steps were compared, and why some were not."""
+    winner = tuning.winner
+    if tuning.confirmation.is_bare and winner and COMPILING.intersection(winner.changes) and winner.losses.largest:
+        yield "Losses are those of the script with the patch: compiled code draws other random numbers, as for dropout"
     compared = [step.losses.num for step in tuning.ladder if step.losses.reason is None]
     if len(tuning.ladder) < 2 or not compared:
         return

@@ -137,6 +137,36 @@ def differ(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd
     return apart > half_band_ns(rows, first, second, band)
 
 
+def bound_ratios(rows: pd.DataFrame, first: str, second: str, band: Band | None) -> pd.DataFrame:
+    """Bound how many times as fast the step {second} is as the step {first}, if they took no turns: low and high, by
+    row.
+
+    rows, of both: {}_ns, {}_parts, {}_shortest_ns and {}_longest_ns (medians of processes), {}_issued_ns (phases that
+    the CPU limits, at most) and {}_loop_ns (a loop of plain Python on its host). The interval holds three ranges: of
+    all pairs of processes; of the noise band, as far above the ratio as below; and up to what a slower host explains
+    (`_explain_by_host`). The band has other hosts in it already, so the ranges do not add up.
+    """
+    before, after = (rows[f"{side}_ns"].astype(float) for side in (first, second))
+    ratio = before / after
+    low = rows[f"{first}_shortest_ns"].astype(float) / rows[f"{second}_longest_ns"]
+    high = rows[f"{first}_longest_ns"].astype(float) / rows[f"{second}_shortest_ns"]
+    if band is not None:
+        wider = 1 + half_band_ns(rows, first, second, band) / after
+        low, high = np.fmin(low, ratio / wider), np.fmax(high, ratio * wider)
+    slower = (rows[f"{first}_loop_ns"] / rows[f"{second}_loop_ns"]).astype(float)
+    low = np.fmin(low, (before - _explain_by_host(rows, first, slower)) / after)
+    high = np.fmax(high, before / (after - _explain_by_host(rows, second, 1 / slower)))
+    return pd.DataFrame({"low": low, "high": high}, index=rows.index)
+
+
+def _explain_by_host(rows: pd.DataFrame, side: str, slower: pd.Series) -> pd.Series:
+    """Return by how much (ns) a step would be shorter at most on the host of the other one, if its own was `slower` by
+    this ratio (NaN: not known): the phases that the CPU limits get shorter by it, and the GPU waits for less. While the
+    GPU is busy, the host makes no difference."""
+    issued_ns = rows[f"{side}_issued_ns"].astype(float) * (1 - 1 / slower.clip(lower=1)).fillna(0.0)
+    return np.fmin(issued_ns, rows[f"{side}_parts"].astype(float)).fillna(0.0)
+
+
 @measure_by_run
 def times_of_kernels(kernels: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Kernel time of a step in each group, the median over steps and ranks: by, time_ns, parts (the square root of the

@@ -9,9 +9,8 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid, timing
 from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.slow_processes import SLOW_HOST
 
-SLOW_HOST = 1.25
-"""A host is called slow if the loop takes this many times as long as in the fastest process on the same kind of CPU."""
 AT_EASE = ("none", "gpu_idle")
 """Reasons for a clock that hold nothing back."""
 WORDS = {

@@ -10,8 +10,11 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from profiler_job.analysis.metrics.device_memory import OPTIMIZERS
 from profiler_job.jobs.contract.precisions import PRECISIONS as KNOWN
+from profiler_job.jobs.contract.words import name_model
 from profiler_job.jobs.memory import (
     CHANGES,
     GIB,
@@ -51,10 +54,9 @@ class Cell(NamedTuple):
 
 def list_choices() -> dict[str, dict[str, str]]:
     """Return the labels of each choice's values, in the order in which the cells have them."""
-    sizes = sorted(MODEL_SIZES, key=lambda name: MODEL_SIZES[name].num_parameters(VOCAB_SIZE))
-    millions = {name: MODEL_SIZES[name].num_parameters(VOCAB_SIZE) / 1e6 for name in sizes}
+    numbers = {name: size.num_parameters(VOCAB_SIZE) for name, size in MODEL_SIZES.items()}
     return {
-        "size": {name: f"{name} ({number:,.0f} M parameters)" for name, number in millions.items()},
+        "size": {name: name_model(name, numbers[name]) for name in sorted(numbers, key=numbers.__getitem__)},
         "context_length": {str(context): f"{context:,}" for context in CONTEXTS},
         "mode": MODES,
         "precision": PRECISIONS,
@@ -95,11 +97,15 @@ def predict_grid() -> dict[str, Any]:
         "choices": choices,
         "batches": BATCHES,
         "gpus": GPUS_GB,
-        "gib": [cell.gib for cell in cells],
         "fits": "".join(str(cell.fits) for cell in cells),
         "changes": list(CHANGES),
-        "relieved": [cell.relieved for cell in cells],
+        "peaks": " ".join(write_peaks([cell.gib, *cell.relieved]) for cell in cells),
     }
+
+
+def write_peaks(gib: list[float]) -> str:
+    """Write peaks as hundredths of a GiB in base 36: two thirds of the bytes of decimal numbers."""
+    return ",".join(np.base_repr(round(peak * 100), 36) for peak in gib).lower()
 
 
 if __name__ == "__main__":

@@ -80,18 +80,22 @@ def _sum_device_copies(memops: pd.DataFrame) -> pd.Series:
 
 
 def use_of(runs: pd.DataFrame, table: pd.DataFrame, calibration: pd.DataFrame) -> pd.DataFrame:
-    """How much of what the machine can multiply is used, per run_id: step_rate and gemm_rate (model TFLOP/s),
-    mfu_measured, mfu_sheet, gemm_use (shares), over_slower_peak (the GEMMs' rate over the measured one of
-    SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not known."""
+    """How much of what the machine can multiply is used, per run_id: step_rate (model TFLOP/s), gemm_rate (TFLOP/s of
+    eager matmuls, masked scores included), mfu_measured, mfu_sheet, gemm_use (shares), over_slower_peak (the GEMMs'
+    rate over the measured one of SLOWER) and peak_memory_bytes. NaN where a peak or the FLOPs of the workload are not
+    known."""
     peaks = calibration.set_index("figure")["value"]
     of_run = runs.astype({"run_id": str}).set_index("run_id")
     rows = []
     for row in table[table["step_ns"].notna()].to_dict("records"):
         run = of_run.loc[row["run_id"]]
         known = run_grid.has_known_shape(run)
-        work = flops.step_flops(run_grid.shape_of(run), MODE) if known else float("nan")
+        needed, executed = (
+            flops.step_flops(run_grid.shape_of(run), MODE, skip_masked) if known else float("nan")
+            for skip_masked in (True, False)
+        )
         peak = peaks.get(f"gemm_{run['precision']}", float("nan"))
-        step, gemms = work / row["step_ns"], work / row["gemms_ns"] if row["gemms_ns"] else float("nan")
+        step, gemms = needed / row["step_ns"], executed / row["gemms_ns"] if row["gemms_ns"] else float("nan")
         rows.append(
             {
                 "run_id": row["run_id"],
@@ -203,3 +207,16 @@ def compare_rounding(numerics: pd.DataFrame) -> pd.DataFrame:
     pairs = run_grid.join_base(numerics, "precision", "tf32", ["logits_ratio"])
     pairs = pairs[(pairs["precision"] == "bf16") & pairs["logits_ratio_tf32"].notna()]
     return pairs.assign(times=pairs["logits_ratio"] / pairs["logits_ratio_tf32"])
+
+
+def find_slower_autocast(lower: pd.DataFrame, least_wait: float) -> pd.DataFrame:
+    """Find steps in BF16 whose GPU waits at least this part of the step, and which take longer than in TF32.
+
+    lower: cases in TF32 and BF16, with step_ns and launch_wait. Adds over_tf32, in times of TF32's step.
+    """
+    case = [name for name in run_grid.CASE_AXES if name in lower]
+    tf32 = lower.loc[lower["precision"] == "tf32", [*case, "step_ns"]]
+    rows = lower.loc[lower["precision"] == "bf16", [*case, "run_id", "precision", "step_ns", "launch_wait"]]
+    rows = rows.merge(tf32, on=case, suffixes=("", "_tf32"))
+    rows = rows.assign(over_tf32=rows["step_ns"] / rows["step_ns_tf32"])
+    return rows[(rows["over_tf32"] > 1) & (rows["launch_wait"] >= least_wait)]

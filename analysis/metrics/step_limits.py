@@ -12,6 +12,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, roofline, timing, waiting
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.metrics.remembered import remember
+from profiler_job.analysis.metrics.turns import select_fastest_processes
 from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference import cuda_api, kernel_families
 from profiler_job.jobs.contract import ranges
@@ -72,7 +73,7 @@ def measure_limits(
     table["launches_ns"] = (table["launch_wait_ns"] - from_data).clip(lower=0) + boundary.where(~synchronised, 0.0)
     known = table[["data_ns", "synchronisation_ns", "launches_ns"]].sum(axis=1)
     table["gaps_ns"] = (table["cpu_ns"] - known).clip(lower=0)
-    table = table.merge(_measure_intervals(steps, table, band), how="left", on=KEY)
+    table = table.merge(_measure_intervals(steps), how="left", on=KEY)
     table["limit"] = [make_limit(row).name for row in table.to_dict("records")]
     return table.drop(columns=["compute_share", "communication_share", "host_copies_share", "above_of_matmuls"])
 
@@ -105,15 +106,11 @@ def _find_synchronised(steps: pd.DataFrame) -> set[str]:
     return set(steps.loc[steps["issue_ns"].notna(), "run_id"].astype(str))
 
 
-def _measure_intervals(steps: pd.DataFrame, table: pd.DataFrame, band: Band | None) -> pd.DataFrame:
-    """Measure how wide the interval of each time is: of the noise band, else of its processes, else between the
-    quartiles of its steps."""
-    walls = timing.wall_times(steps, "timer").groupby(KEY, sort=False)["wall_ns"]
-    quartiles = (walls.quantile(0.75) - walls.quantile(0.25)).rename("interval_ns").reset_index()
-    if band is None:
-        return quartiles
-    widths = band.width_ns(table["timer_ns"], table["cpu_ns"])
-    return table[KEY].assign(interval_ns=widths)
+def _measure_intervals(steps: pd.DataFrame) -> pd.DataFrame:
+    """Measure how wide the interval of each time of `timing.host_times` is: between the quartiles of its steps."""
+    rows = timing.wall_times(select_fastest_processes(steps), "timer")
+    walls = rows.groupby(KEY, sort=False)["wall_ns"]
+    return (walls.quantile(0.75) - walls.quantile(0.25)).rename("interval_ns").reset_index()
 
 
 @remember

@@ -2,6 +2,10 @@
 
 A ratio within rounds leaves out what changes from minute to minute, so it counts as measured however far processes
 differ (`steady`). It has one definition, in `paired_ratio`, which `tune` uses, too.
+
+A slow host does not leave it as it is: it holds up the variant that the CPU limits, and not the other. So processes
+that are slower than the fastest one (`find_slow`) are left out of a ratio, as they are of times: TF32 was 1.58 times as
+fast as FP32 in one process, and 1.07 times in the next, whose steps in TF32 took 66 ms in place of 42.
 """
 
 from collections.abc import Collection
@@ -11,6 +15,7 @@ import pandas as pd
 from profiler_job.analysis.metrics.per_rank import take_largest_rank
 from profiler_job.jobs.contract.paired_ratio import FEWEST_PAIRS, compare_processes, compare_rounds, is_different
 from profiler_job.jobs.contract.ranges import STEP
+from profiler_job.jobs.contract.slow_processes import find_slow
 from profiler_job.jobs.contract.tuning import TuneRatio
 
 _TURN = ["group", "round"]
@@ -34,15 +39,46 @@ def compare_turns(
     as `list_rounds` makes them."""
     if not len(base) or not len(other):
         return None
+    both = _pair_rounds(base, other, base_ids, other_ids)
+    if len(both) < FEWEST_PAIRS:
+        return None
+    ratio = _compare_processes(both.drop(index=_find_slow_processes(both), level="group"))
+    if ratio.num_pairs >= FEWEST_PAIRS:
+        return ratio
+    # too few rounds show a difference: the interval holds those of all processes
+    ratios = [ratio, *(_compare_processes(rows) for _, rows in both.groupby(level="group"))]
+    ends = {"low": min(each.low for each in ratios), "high": max(each.high for each in ratios)}
+    return ratio.model_copy(update={"num_pairs": len(both)} | ends)
+
+
+def list_counted_processes(
+    base: pd.DataFrame, other: pd.DataFrame, base_ids: Collection[str], other_ids: Collection[str]
+) -> list[str]:
+    """List the processes, by their group, that a ratio of `compare_turns` is of."""
+    both = _pair_rounds(base, other, base_ids, other_ids)
+    return [*both.index.unique("group").difference(_find_slow_processes(both))]
+
+
+def _pair_rounds(
+    base: pd.DataFrame, other: pd.DataFrame, base_ids: Collection[str], other_ids: Collection[str]
+) -> pd.DataFrame:
+    """Pair the steps of runs by group and round: `base` and `other`."""
     sides = [
         rounds[rounds["run_id"].isin(run_ids)].groupby(_TURN, sort=True)["wall_ns"].median()
         for rounds, run_ids in ((base, base_ids), (other, other_ids))
     ]
-    both = pd.concat(sides, axis=1, join="inner", keys=("base", "other"))
-    if len(both) < FEWEST_PAIRS:
-        return None
-    of_processes = [(rows["base"].tolist(), rows["other"].tolist()) for _, rows in both.groupby(level="group")]
-    return compare_processes(of_processes)
+    return pd.concat(sides, axis=1, join="inner", keys=("base", "other"))
+
+
+def _find_slow_processes(both: pd.DataFrame) -> pd.Index:
+    medians = both.groupby(level="group").median()
+    return medians.index[find_slow(medians.to_numpy().tolist())]
+
+
+def _compare_processes(both: pd.DataFrame) -> TuneRatio:
+    """Compare the steps of two runs by round, `base` and `other`, process by process."""
+    groups = both.groupby(level="group")
+    return compare_processes([(rows["base"].tolist(), rows["other"].tolist()) for _, rows in groups])
 
 
 def compare_with_base(run_ids: pd.Series, base_ids: pd.Series, rounds: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ and sentences come from `analysis.comparison`.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +15,11 @@ import pandas as pd
 from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.choices import Metric
 from profiler_job.analysis.comparison.judge import METRICS, ComparedPair, Comparison, Judgement
+from profiler_job.analysis.comparison.pair_answers import advise_pair, describe_pair, describe_pairs, explain_pair
 from profiler_job.analysis.comparison.waterfall import MANY, Cause, Waterfall
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
-from profiler_job.analysis.pages.extreme_rows import noise_of, ratios_of
+from profiler_job.analysis.pages.extreme_rows import noise_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract.axes import find_value_name
 from profiler_job.jobs.contract.printable import make_printable
@@ -27,7 +29,7 @@ DRAWN = 10
 """Parts of a difference in a drawing, as many as in the text of `compare`."""
 SERIES = ["shorter", "longer", "within noise, or the rest", "in all"]
 _UNITS = {"memory": "bytes", "throughput": "", "energy": "J"}
-COUNTS = "counts beyond, ±"
+LIMIT = "noise limit, ±"
 """The column of what a part must exceed: its noise band, or several (`waterfall.MANY`)."""
 LABEL = 26
 """Characters of a bar's label: there is room for them on a phone."""
@@ -58,12 +60,14 @@ def answer(comparison: Comparison, links: Links) -> Answer:
     pairs = comparison.pairs
     first, *others = pairs
     facts = _facts(comparison, links) | {
-        "pair": None if others else _pair_facts(first, has_own_page=False),
-        "answer": make_printable(compare_formats.format_answer(pairs)),
+        "pair": None if others else _pair_facts(first, comparison, has_own_page=False),
+        "answer": make_printable(describe_pairs(pairs)),
         "counts": [
             compare_formats.format_counts(pairs, metric) for metric in compare_formats.list_counted_metrics(pairs)
         ],
         "metrics": _choose_metrics(pairs),
+        "metric_names": {metric: _capitalise(METRICS[metric]) for metric in _choose_metrics(pairs)},
+        "num_pairs": len(pairs),
         "is_shortened": len(pairs) > MANY_PAIRS,
         "apart": _capitalise(make_printable(compare_formats.list_unequal_sums(pairs))),
         "summary": _summary(comparison),
@@ -85,7 +89,7 @@ def _choose_metrics(pairs: list[ComparedPair]) -> list[Metric]:
 
 def answer_pair(comparison: Comparison, pair: ComparedPair, links: Links) -> Answer:
     """One of several pairs, and why it differs."""
-    facts = _facts(comparison, links) | {"pair": _pair_facts(pair, has_own_page=True), "num_alone": 0}
+    facts = _facts(comparison, links) | {"pair": _pair_facts(pair, comparison, has_own_page=True), "num_alone": 0}
     return assemble(facts, [], _pair_tables(pair, links), _pair_charts(pair))
 
 
@@ -110,13 +114,19 @@ def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[st
 # ---------------------------------------------------------------- facts
 
 
-def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
+def _name_sides(comparison: Comparison, form: str = "{} ({})") -> tuple[str, str]:
+    """Name both sides by their labels and by what they differ in. form: of both, if the labels differ, too."""
     first, second = (make_printable(side.label) for side in (comparison.first, comparison.second))
     if differences := comparison.alignment.differences:  # the same recording may be both sides
         values = [[str(find_value_name(axis, value)) for value in of] for axis, of in differences.items()]
         named = [", ".join(of) for of in zip(*values)]
         of_one = first == second
-        first, second = named if of_one else (f"{label} ({of})" for label, of in zip((first, second), named))
+        first, second = named if of_one else map(form.format, (first, second), named)
+    return first, second
+
+
+def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
+    first, second = _name_sides(comparison)
     noises = comparison.noise, comparison.noise.least
     return {
         "page": links.comparison,
@@ -131,7 +141,8 @@ def _facts(comparison: Comparison, links: Links) -> dict[str, Any]:
 
 def _summary(comparison: Comparison) -> list[str]:
     """What other pages say about the comparison."""
-    return [compare_formats.format_answer(comparison.pairs)]
+    pairs = comparison.pairs
+    return [make_printable(describe_pair(pairs[0]) if len(pairs) == 1 else describe_pairs(pairs))]
 
 
 def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:
@@ -151,11 +162,13 @@ def _follows(pairs: list[ComparedPair], links: Links) -> dict[str, Any] | None:
     return facts | {"label": make_printable(pair.case.label), "page": page, "share": most.share}
 
 
-def _pair_facts(pair: ComparedPair, has_own_page: bool) -> dict[str, Any]:
+def _pair_facts(pair: ComparedPair, comparison: Comparison, has_own_page: bool) -> dict[str, Any]:
     return {
         "has_own_page": has_own_page,
         "label": make_printable(pair.case.label),
-        "headline": compare_formats.format_headline(pair),
+        "headline": make_printable(describe_pair(pair, *_name_sides(comparison, "{}, {}"))),
+        "why": make_printable(explain_pair(pair)),
+        "advice": advise_pair(pair),
         "total": _capitalise(compare_formats.format_total(pair)),
         "apart": compare_formats.explain_unequal_sum(pair),
     }
@@ -181,8 +194,8 @@ def _metric_table(metric: Metric, pairs: list[ComparedPair], links: Links) -> Ta
         Column("difference", "difference", kind),
         Column("share", "of A", "share", absent="n/a"),
         Column("band", "noise band, ±", kind, absent="not known"),
-        Column("seen", "would be found", "share", absent="n/a"),
-        Column("is_real", "beyond it", "yes_no"),
+        Column("seen", "smallest change found", "share", absent="n/a"),
+        Column("is_real", "measurable", "yes_no"),
         Column("verdict", "verdict"),
     )
     title = f"{_capitalise(METRICS[metric])} of every pair{', J' if metric == 'energy' else ''}"
@@ -216,19 +229,34 @@ def _word_judgement(judged: Judgement) -> dict[str, Any]:
     }
 
 
+def _shorten_label(label: str) -> str:
+    """Shorten the label of a pair for a figure: `small · 1024 · batch 4 · train`, since a narrow one cuts it."""
+    label = re.sub(r" context (?=\d)", " · ", label)
+    label = re.sub(r" batch (?=\d)", " · batch ", label)
+    return label.replace(" training step", " · train").replace(" forward pass", " · fwd")
+
+
 def _ratios(pairs: list[ComparedPair]) -> Chart:
-    """Step and kernel time of B against A, of each pair."""
+    """How many times as fast steps and kernels are in B as in A, of each pair."""
     rows = [
-        {"runs": make_printable(pair.case.label), "clock": METRICS[metric], "value": judged.second / judged.first}
+        {
+            "runs": _shorten_label(make_printable(pair.case.label)),
+            "clock": METRICS[metric],
+            "value": judged.first / judged.second,
+        }
         for pair in pairs
         for metric, judged in pair.judgements.items()
         if metric in ("step", "kernel") and judged.first and judged.second
     ]
     options = {"order": [METRICS["kernel"], METRICS["step"]], "by": ["runs"], "value": "value"}
     rows_of = pd.DataFrame(rows, columns=["runs", "clock", "value"])
-    steps = rows_of.loc[rows_of["clock"] == METRICS["step"], "value"]
-    title = f"A step of B takes {ratios_of(steps)} as long as the same step of A" if len(steps) else "B against A"
-    return Chart("ratios", "dumbbell", title, rows_of, options=options | {"unit": "B ÷ A (log scale)"})
+    return Chart(
+        "ratios",
+        "dumbbell",
+        "How many times as fast B is, pair by pair",
+        rows_of,
+        options=options | {"unit": "times as fast (log scale)"},
+    )
 
 
 def _alone(comparison: Comparison, links: Links) -> Table:
@@ -257,7 +285,7 @@ def _pair_tables(pair: ComparedPair, links: Links) -> list[Table]:
     return [
         Table(
             "metrics",
-            f"What B differs by{per}",
+            f"Every metric of A and B{per}",
             (
                 Column("metric", "metric"),
                 Column("first", "A", "quantity"),
@@ -265,8 +293,8 @@ def _pair_tables(pair: ComparedPair, links: Links) -> list[Table]:
                 Column("difference", "difference", "change"),
                 Column("share", "of A", "share", absent="n/a"),
                 Column("band", "noise band, ±", "quantity", absent="not known"),
-                Column("seen", "would be found", "share", absent="n/a"),
-                Column("is_real", "beyond it", "yes_no"),
+                Column("seen", "smallest change found", "share", absent="n/a"),
+                Column("is_real", "measurable", "yes_no"),
                 Column("verdict", "verdict"),
             ),
             pd.DataFrame(metrics),
@@ -276,11 +304,11 @@ def _pair_tables(pair: ComparedPair, links: Links) -> list[Table]:
             "parts",
             f"What the difference of {of} is made of",
             (
-                Column("number", "#", "count", absent=" "),
+                Column("bar", "bar", "count", absent=" "),
                 Column("part", "part", "words"),
                 Column("difference_ns", "difference", "ms"),
-                Column("band_ns", COUNTS, "ms", absent=" "),
-                Column("is_real", "beyond it", "yes_no", absent=" "),
+                Column("band_ns", LIMIT, "ms", absent=" "),
+                Column("is_real", "measurable", "yes_no", absent=" "),
             ),
             pd.DataFrame(_parts(waterfall)),
         ),
@@ -304,9 +332,10 @@ def _pages(pair: ComparedPair, links: Links) -> list[dict[str, str]]:
 def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
     """All parts, and what they sum to."""
     num = waterfall.num
+    bars = _number_bars(waterfall)
     rows = [
         {
-            "number": number,
+            "bar": bars.get(id(cause)),
             "kind": cause.kind,
             "phase": make_printable(cause.phase),
             "module": make_printable(cause.module),
@@ -315,9 +344,9 @@ def _parts(waterfall: Waterfall) -> list[dict[str, Any]]:
             "band_ns": cause.band_ns / num,
             "is_real": cause.is_real,
         }
-        for number, cause in enumerate(waterfall.causes, 1)
+        for cause in waterfall.causes
     ]
-    total = {"number": None, "kind": "total", "phase": "", "module": "", "part": "in all", "band_ns": None}
+    total = {"bar": None, "kind": "total", "phase": "", "module": "", "part": "in all", "band_ns": None}
     return [*rows, total | {"difference_ns": waterfall.difference_ns / num, "is_real": None}]
 
 
@@ -339,8 +368,8 @@ def _kernel_table(key: str, title: str, sums: pd.DataFrame, waterfall: Waterfall
         Column("first_ns", "kernel time, A", "ms"),
         Column("second_ns", "B", "ms"),
         Column("difference_ns", "difference", "ms"),
-        Column("band_ns", COUNTS, "ms"),
-        Column("is_real", "beyond it", "yes_no"),
+        Column("band_ns", LIMIT, "ms"),
+        Column("is_real", "measurable", "yes_no"),
     ]
     if "fused_into" in rows and (rows["fused_into"] != "").any():
         rows["fused_into"] = rows["fused_into"].map(make_printable)
@@ -368,7 +397,7 @@ def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
     series, begin_ns and end_ns of a step (or of so many tokens), off what A takes."""
     at, num = 0, waterfall.num
     bars: list[dict[str, Any]] = []
-    numbers = {id(cause): number for number, cause in enumerate(waterfall.causes, 1)}
+    numbers = _number_bars(waterfall)
     for cause in waterfall.shorten(DRAWN):
         number = numbers.get(id(cause))
         label = f"{number} {_short(cause)}" if number else cause.text.split(",")[0].removeprefix("the ")
@@ -377,6 +406,13 @@ def _bars(waterfall: Waterfall) -> list[dict[str, Any]]:
         bars.append({"label": label, "text": make_printable(cause.text), "series": series} | place)
         at += cause.ns
     return [*bars, {"label": "in all", "text": "in all", "series": SERIES[3], "begin_ns": 0.0, "end_ns": at / num}]
+
+
+def _number_bars(waterfall: Waterfall) -> dict[int, int]:
+    """Number the parts that are drawn as bars of their own, from above, by their id."""
+    parts = {id(cause) for cause in waterfall.causes}
+    drawn = [id(cause) for cause in waterfall.shorten(DRAWN) if id(cause) in parts]
+    return {part: number for number, part in enumerate(drawn, 1)}
 
 
 def _short(cause: Cause) -> str:

@@ -6,11 +6,12 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics import run_grid
-from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST, summarise_processes
+from profiler_job.analysis.metrics.gpu_samples import summarise_processes
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Claim, Column, Table, assemble
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.quantities import format_quantity, format_size
+from profiler_job.jobs.contract.slow_processes import SLOW_HOST
 from profiler_job.jobs.contract.versions import COMPARED, find_mixed_facts
 
 SLUG = "environment"

@@ -9,10 +9,13 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import gpu_samples, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.differences import Band
+from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import COUNTS
 from profiler_job.analysis.pages.titles import SAID
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import ANCHOR, Answer, Column, Table, assemble
+from profiler_job.analysis.render.tables import label_value
+from profiler_job.analysis.render.text import name_model_of
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import (
     AXES,
@@ -77,7 +80,8 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     numbers of finished runs only. band: of wall times."""
     rows = pd.concat([part.rows for part in parts], ignore_index=True)
     gpus = sorted(rows["gpu_name"].unique())
-    rows["gpu_name"] = rows["gpu_name"].map(shorten_names(gpus))
+    short = shorten_names(gpus)
+    rows["gpu_name"] = rows["gpu_name"].map(short)
     axes = [
         name
         for name in run_grid.VARIANT_AXES
@@ -90,13 +94,15 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         Column(name, names.get(name, find_label(name)), kinds.get(name, "text"))
         for name in ("size", "context_length", "mode", *axes, "recording")
     ]
+    if rows["num_parameters"].nunique() > 1:  # an axis of the picture: a model has a name, and no place on one
+        cases.insert(-1, Column("num_parameters", "parameters", "billions", absent="n/a"))
     rows = run_grid.sort_runs(rows)
     own = rows["size"].isin(parts[0].rec.runs["size"].astype(str))  # models that studies alone have come last
     rows = pd.concat([rows[own], rows[~own]], ignore_index=True)
     facets = [
         {"key": column.key, "label": column.label, "values": _values(rows, column.key)}
         for column in cases
-        if rows[column.key].nunique() > 1
+        if rows[column.key].nunique() > 1 and column.kind != "billions"  # the model chooses the same
     ]
     compiled = set(rows.get("compile", pd.Series(dtype=str)).dropna())
     if len(compiled) > 1:
@@ -108,11 +114,11 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
         "num_recordings": len(parts),
         "facets": facets,
         "metrics": METRICS,
-        "counts": [column for column in cases if column.key in COUNTS],
+        "counts": [column for column in cases if column.kind in ("count", "billions")],
         "has_costs": bool(rows["cost"].notna().any()),
         "larger_is_better": LARGER_IS_BETTER,
         "best": _find_best_mfu(parts),
-        "gpus": gpus,
+        "gpus": [short[gpu] for gpu in gpus],
         "band": band,
         "relative": repr(band.time_half) if band else "",
         "ratio": repr(band.ratio) if band else "",
@@ -139,10 +145,9 @@ def _others(runs: pd.DataFrame) -> list[str]:
 
 
 def _find_best_mfu(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """The training step with the highest MFU of each precision, at contexts up to d_model, as the page on cost has it:
-    `precision`, `mfu`, `words` and `anchor`."""
-    ranked = [part.rows[part.rec.runs["context_length"] <= part.rec.runs["d_model"]] for part in parts]
-    rows = pd.concat(ranked, ignore_index=True)
+    """The training step with the highest MFU of each precision, as the page on cost has it: `precision`, `mfu`, `words`
+    and `anchor`."""
+    rows = pd.concat([part.rows for part in parts], ignore_index=True)
     known = rows[(rows["mode"] == MODES[-1]) & rows["mfu"].notna()]
     best = known.sort_values("mfu", kind="stable").drop_duplicates("precision", keep="last")
     return [
@@ -150,10 +155,15 @@ def _find_best_mfu(parts: Sequence[Part]) -> list[dict[str, Any]]:
             "precision": run["precision"],
             "mfu": run["mfu"],
             "anchor": run[ANCHOR],
-            "words": f"{run['size']}, {run['context_length']:,} tokens",
+            "words": _describe_best(run),
         }
         for run in best.sort_values("precision").to_dict("records")
     ]
+
+
+def _describe_best(run: Mapping[str, Any]) -> str:
+    words = f"{name_model_of(run)}, {run['context_length']:,} tokens, batch {run['batch_size']}"
+    return words if run["others"] == "none" else f"{words}, {run['others']}"
 
 
 def _price_tokens(runs: pd.DataFrame, tokens_per_s: pd.Series) -> pd.Series:
@@ -171,9 +181,12 @@ def anchor_of(part: str, run_id: str) -> str:
 
 def _values(rows: pd.DataFrame, key: str) -> list[dict[str, str]]:
     """The values of a column in order, as the page and as the recordings have them."""
-    values = rows[key].drop_duplicates()
-    values = values.sort_values() if key == "context_length" else values
-    return [{"key": str(value), "label": str(find_value_label(key, value))} for value in values]
+    first = rows.drop_duplicates(key)
+    if key == "context_length":
+        first = first.sort_values(key)
+    if key == "mode":
+        first = sort_stably(first, place(first[key], MODES))
+    return [{"key": str(row[key]), "label": str(label_value(key, row))} for row in first.to_dict("records")]
 
 
 def _compile_facet(compiled: Iterable[str]) -> dict[str, Any]:

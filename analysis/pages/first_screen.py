@@ -8,15 +8,17 @@ import pandas as pd
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
-from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_to_do
+from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_more
+from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN
+from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract import modes
-from profiler_job.jobs.contract.axes import find_default, find_value_name
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPHS
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
-LEAST_RATIO = 1.05
-"""A smaller one is written as 1.0×, which nobody acts on."""
+LEAST_BETTER = 1.03
+"""Times that a choice must be as fast as one that asks less of a script: CUDA graphs need fixed shapes."""
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
@@ -40,6 +42,8 @@ def describe_screen(
     (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
     cards = choose_cards(first, numbers["step_ns"])
+    shares = limit.format_shares(0) if limit is not None else {}
+    without = list_without_gain(first)
     return {
         "run": run,
         "settings": describe_settings(run),
@@ -49,36 +53,41 @@ def describe_screen(
         "limits": [
             {
                 "name": label,
-                "share": limit.measure_share(name),
+                "share": shares[name],
                 "kinds": [kind for kind in kinds if step_parts.KINDS[kind] == name],
             }
             for name, label in LIMITS.items()
+            if limit.parts.get(name)
         ]
         if limit is not None
         else [],
         "headline": NOT_PROFILED if limit is None else describe_headline(limit),
         "cards": cards,
-        "why_no_cards": "" if cards else describe_nothing_to_do(limit),
+        "nothing_more": describe_nothing_more(limit, len(cards), *without) if len(cards) < MOST_CARDS else "",
+        "nothing_else": describe_nothing_more(limit, 1, *without),  # if a card is added
         "numbers": numbers,
     }
 
 
 def describe_settings(run: Mapping[str, Any]) -> str:
-    """`BF16 autocast, fused attention, fused AdamW`"""
+    """Describe what a state sets: `BF16 autocast, fused attention, fused AdamW`. Fused attention without more is
+    PyTorch's choice."""
     known = [(name, str(run[name])) for name in SETTINGS if run.get(name) and not pd.isna(run[name])]
     is_training = str(run.get("mode")) == modes.MODES[-1]
     return ", ".join(
-        str(find_value_name(name, value))
+        name_setting(name, value).removesuffix(" (PyTorch's choice)")
         for name, value in known
         if (name, value) != ("compile", find_default("compile")) and (name != "optimizer" or is_training)
     )
 
 
 def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
-    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`: what was measured by its gain, then what has an
-    upper bound, first what fits the limit, and of that what is about the line that holds the waiting; the rest in the
-    order of `first`, which is not that of the bounds. Of changes that are one choice, such as TF32 and BF16, the later
-    in CHANGES counts if its interval is above the other's gain, if it alone was measured, or if it is about that line.
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured by its gain;
+    then what has an upper bound and fits the limit of the step, and of that first what is about the line that holds the
+    waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the order of `first`:
+    the larger comes first, as in `show`. Of changes that are one choice, such as TF32 and BF16, the later
+    in CHANGES counts if its interval is above the other's gain by LEAST_BETTER, since it asks more of a script, if it
+    alone was measured, or if it is about that line.
     Sets of changes come only if no single change helps. No card has less than LEAST_RATIO."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
@@ -90,9 +99,28 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
         other = chosen.get(choice)
         is_known_better = other is not None and (other["kind"], card["kind"]) == (AT_MOST, MEASURED)
         is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
-        if other is None or is_known_better or is_about_line or card["low"] > other["ratio"]:
+        if other is None or is_known_better or is_about_line or card["low"] > LEAST_BETTER * other["ratio"]:
             chosen[choice] = card
     return sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+
+
+def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """List the actions of single changes that were measured to give less than LEAST_RATIO, and of those that are not
+    known to give anything. first: as `run_advice.rank_changes` gives it."""
+    little: list[str] = []
+    uncertain: list[str] = []
+    for entry in first:
+        if "measured_in" not in entry or len(entry["changes"]) > 1:
+            continue
+        is_little = entry["reason"] == LITTLE or (not entry["reason"] and entry["times_as_fast"] < LEAST_RATIO)
+        group = little if is_little else uncertain if entry["reason"] == UNCERTAIN else []
+        group.append(load_change(entry["changes"][0]).ACTION)
+    return little, uncertain
+
+
+def list_cautions(names: Sequence[str]) -> list[str]:
+    """List what a reader should know before making these changes."""
+    return [caution for name in names if (caution := getattr(load_change(name), "CAUTION", ""))]
 
 
 def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
@@ -103,8 +131,10 @@ def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
     """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), shown_ns (the step of the
     screen), before_ns, ratio (None if none is known), low, high, fits_limit, where (the line of the script that it is
-    about, or ""), whether that line holds the waiting (holds), and what to do if no other change is for it (do). Where
-    it was measured: after_ns, and apart as in `rank_changes`. Otherwise ceiling_ns, which it could save at most."""
+    about, or ""), whether that line holds the waiting (holds), what to do if no other change is for it (do), cautions,
+    and whether it changes the precision alone, so that states which change more are faster (is_alone). Where it was
+    measured: after_ns, on_slow_host and apart as in `rank_changes`. Otherwise ceiling_ns, which it could save at
+    most."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
     now = entry["step_ns"] or step_ns
@@ -113,11 +143,14 @@ def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str,
     card |= {"where": entry.get("where", ""), "holds": entry.get("line_share", 0.0) >= HELD}
     card["do"] = entry["do"] if len(names) == 1 and names[0] in OF_LINES else ""
     card |= {
+        "is_alone": len(names) == 1 and CHANGES[names[0]].axis == SETTINGS[0],
+        "cautions": list_cautions(names),
         "actions": [module.ACTION for module in modules],
         "lines": [module.LINE for module in modules if not card["do"]],
     }
     if "measured_in" in entry:
         card |= {"kind": MEASURED, "ratio": entry["times_as_fast"], "low": entry["low"], "high": entry["high"]}
+        card["on_slow_host"] = entry["on_slow_host"]
         return card | {"after_ns": now - entry["gain_ns"], "apart": entry["apart"]}
     left_ns = (now or 0) - float(entry["ceiling_ns"])
     ratio = now / left_ns if now and left_ns > 0 else None

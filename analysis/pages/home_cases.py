@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import run_grid, steady
+from profiler_job.analysis.metrics import run_grid, steady, timing
 from profiler_job.analysis.metrics.turns import find_turned_runs
 from profiler_job.analysis.pages.explore import shorten_names
-from profiler_job.analysis.pages.titles import attention_of, name_size
-from profiler_job.analysis.render.text import short_parameters
+from profiler_job.analysis.pages.titles import name_setting
+from profiler_job.analysis.render import text
 from profiler_job.jobs.contract import modes
-from profiler_job.jobs.contract.axes import AXES, find_default, find_value_name
+from profiler_job.jobs.contract.axes import AXES, find_default
 from profiler_job.jobs.contract.layout import SCRIPT
+from profiler_job.jobs.contract.studies import TRAINED
 
 FP32, BF16, COMPILED = "FP32", "BF16", "BF16 compiled"
 STATES = (FP32, BF16, COMPILED)
@@ -38,26 +39,35 @@ class CaseNumbers(NamedTuple):
     gpu_name: str
 
 
+class OtherSettings(NamedTuple):
+    """In words: what differs from USUAL, what is usual there, and how the step was timed, "" if as usual."""
+
+    here: str
+    usual: str
+    timed: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class HomeCase:
     """A case, by KEY as a page shows it, and the run of each state: the index of its recording and its id. numbers: its
     values without words. timed: likewise, of each state that was timed and not captured, so that it has no figure, if
-    another state of the case has one. others: of each state whose run has settings other than USUAL, those settings and
-    the usual ones in words. apart: how far the processes of one of these runs are apart at most
+    another state of the case has one. others: of each state whose run has settings other than USUAL, or a step that is
+    the median of processes that differ. apart: how far the processes of one of these runs are apart at most
     (`steady.measure_apart`), 0 if they took turns: their ratios leave out what makes a process slow."""
 
     at: tuple[str, ...]
     numbers: CaseNumbers
     runs: Mapping[str, tuple[int, str]]
     timed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    others: Mapping[str, tuple[str, str]]
+    others: Mapping[str, OtherSettings]
     apart: float
 
 
 def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     """List the cases in model order. Of several runs of one state, the nearest to USUAL counts, one with kernels
-    before one without, one that took turns with others before one that was timed alone, the earlier recording before
-    the later. Without training steps, the longest mode counts."""
+    before one without, one that took turns with others before one that was timed alone, one of the study TRAINED, whose
+    runs have pages, before others, and the earlier recording before the later. Without training steps, the longest mode
+    counts."""
     runs = list_runs(recordings)
     if not len(runs):
         return []
@@ -66,14 +76,16 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
     known = runs[runs["state"].isin(STATES)]
     runs = run_grid.sort_runs(known if len(known) else runs)
     runs["gpu"] = runs["gpu_name"].map(shorten_names(sorted(runs["gpu_name"].unique())))
-    runs["model"] = [name_model(*row) for row in zip(map(name_size, runs.to_dict("records")), runs["num_parameters"])]
+    runs["model"] = [text.name_model_of(run) for run in runs.to_dict("records")]
     runs["apart"] = runs["apart"].mask(runs["is_turned"], 0.0)
     runs["is_alone"] = ~runs["is_turned"]
+    some_turned = bool(runs["is_turned"].any())
     cases = []
     for _, rows in runs.groupby(["size", "context_length", "batch_size", "gpu_name"], sort=False):
-        best = rows.sort_values(["distance", "is_alone"], kind="stable").drop_duplicates("state")
+        best = rows.sort_values(["distance", "is_alone", "is_other"], kind="stable").drop_duplicates("state")
         is_shown = (best["profiled_steps"] > 0) | (best["profiled_steps"] == 0).all()
         timed, best = best[~is_shown], best[is_shown]
+        others = {row["state"]: _describe_others(row, some_turned) for row in best.to_dict("records")}
         first = rows.iloc[0]
         context, batch = int(first["context_length"]), int(first["batch_size"])
         parameters = 0 if pd.isna(first["num_parameters"]) else float(first["num_parameters"])
@@ -83,7 +95,7 @@ def list_cases(recordings: Sequence[Any]) -> list[HomeCase]:
                 numbers=CaseNumbers(parameters, context, batch, str(first["gpu_name"])),
                 runs={row.state: (row.recording, row.run_id) for row in best.itertuples()},
                 timed={row.state: (row.recording, row.run_id) for row in timed.itertuples()},
-                others={row["state"]: words for row in best.to_dict("records") if (words := _describe_others(row))},
+                others={state: words for state, words in others.items() if words},
                 apart=float(best["apart"].max()),
             )
         )
@@ -109,17 +121,37 @@ def find_state(run: Mapping[str, Any]) -> str:
     return f"{precision.upper()}{' compiled' if is_compiled else ''}"
 
 
-def _describe_others(run: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Describe the settings of a run that are not the usual ones of its state, and these."""
+def select_state(rec: Any, state: str, batches: Any) -> Any:
+    """Select the runs of the reference Transformer in a state with its usual values, which have one of these batches:
+    a recording with these rows of `runs` alone."""
+    rows = run_grid.select_known_shapes(rec.runs[rec.runs["batch_size"].isin(batches)])
+    is_usual = [
+        run_grid.is_plain(run)
+        and find_state(run) == state
+        and all(run.get(axis, value) == value for axis, value in USUAL[state].items())
+        for run in rows.to_dict("records")
+    ]
+    return replace(rec, runs=rows[pd.Series(is_usual, index=rows.index, dtype=bool)])
+
+
+def _describe_others(run: Mapping[str, Any], some_turned: bool) -> OtherSettings | None:
+    """Describe where a run differs from the usual ones of its state. If other steps took turns and show the fastest
+    process, the median of processes that differ is such a setting: a slow CPU may lengthen it. Small in BF16 took 65 ms
+    on an H100 at 128 tokens, and 50 ms at 512."""
     usual = USUAL.get(run["state"], {})
     others = {axis: str(run[axis]) for axis, value in usual.items() if axis in run and str(run[axis]) != value}
-    sides = (others, {axis: usual[axis] for axis in others})
-    both = [" and ".join(_name_setting(*setting) for setting in side.items()) for side in sides]
-    return (both[0], both[1]) if others else None
+    sides = [[name_setting(axis, side[axis]) for axis in others] for side in (others, usual)]
+    timed = ""
+    if some_turned and steady.MOST_APART < run["apart"] < math.inf:
+        times = [text.rounded(run[f"{end}_ns"], "ns") for end in ("shortest", "longest")]
+        timed = f"the median of {run['num_processes']:.0f} processes ({times[0]} to {times[1]})"
+        sides[0].append(timed)
+        sides[1].append("the fastest process")
+    return OtherSettings(_join_words(sides[0]), _join_words(sides[1]), timed) if sides[0] else None
 
 
-def _name_setting(axis: str, value: str) -> str:
-    return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
+def _join_words(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def list_runs(recordings: Sequence[Any]) -> pd.DataFrame:
@@ -151,14 +183,10 @@ def _list_runs(number: int, rec: Any) -> pd.DataFrame:
     apart = steady.measure_apart(rec.steps)
     apart.index = apart.index.astype(str)
     ok = ok.assign(recording=number, state=states, apart=ok["run_id"].map(apart).fillna(math.inf))
-    ok = ok.assign(is_turned=ok["run_id"].isin(find_turned_runs(rec.steps)))
-    return ok.assign(distance=[2 * n for n in distances] + (~profiled).astype(int))
-
-
-def name_model(size: str, num_parameters: float) -> str:
-    """`large (0.97B)`; `1.3B` if the name has the parameters already."""
-    parameters = "" if pd.isna(num_parameters) or not num_parameters else short_parameters(num_parameters)
-    return size if not parameters or size.endswith(parameters) else f"{size} ({parameters})"
+    ok = ok.merge(timing.measure_processes(rec.steps).astype({"run_id": str}), how="left", on="run_id")
+    is_other = rec.manifest.get("study", "") != TRAINED
+    ok = ok.assign(is_turned=ok["run_id"].isin(find_turned_runs(rec.steps)), is_other=is_other)
+    return ok.assign(distance=[2 * n for n in distances] + (~profiled.to_numpy()).astype(int))
 
 
 def iterate_chosen(cases: Sequence[HomeCase]) -> Iterator[tuple[int, set[str]]]:

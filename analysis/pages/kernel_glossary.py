@@ -1,22 +1,30 @@
 """Every kernel family and every kernel name seen: what it computes, how it is classified, where it appears."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import kernel_time
+from profiler_job.analysis.metrics import kernel_time, run_grid
+from profiler_job.analysis.pages.home_cases import STATES
+from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.reference import gemm_names, kernel_families
 from profiler_job.analysis.reference.rules import OTHER, Classification
-from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
+from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
+from profiler_job.analysis.render.text import name_model_of
+from profiler_job.jobs.contract.modes import MODES
 
 SLUG = "kernels"
+CHARTS = dict(zip(STATES, ("families", "families-bf16", "families-compiled")))
+"""The chart of the families of each state."""
 TITLE = "Kernels"
 
 
-def answer(recorded: Sequence[pd.DataFrame]) -> Answer:
+def answer(recorded: Sequence[pd.DataFrame], states: Mapping[str, Any] = MappingProxyType({})) -> Answer:
     """One table per family that was seen, kernels by falling highest share of a step; `explanation` comes from the rule
-    that matched the name. recorded: kernels of recordings that have no run in common.
+    that matched the name. recorded: kernels of recordings that have no run in common. states: a recording of
+    each state, whose families in a training step are drawn, if there are several.
 
     Also the rules with the kernel time that each caught, and the share of all kernel time that no rule caught.
     """
@@ -24,7 +32,25 @@ def answer(recorded: Sequence[pd.DataFrame]) -> Answer:
     families, rules = _families(names), _rules(names)
     unclassified = rules.loc[rules["family"] == OTHER, "share"].sum()
     facts = {"families": families, "num_names": len(names), "unclassified": float(unclassified)}
-    return assemble(facts, [], _tables(names, families, rules), [])
+    charts = [_chart_families(state, rec) for state, rec in states.items() if len(states) > 1]
+    return assemble(facts, [], _tables(names, families, rules), charts)
+
+
+def _chart_families(state: str, rec: Any) -> Chart:
+    """Shares of the families in the training steps of a recording, at the context that most of its models have."""
+    runs = run_grid.select_measured_runs(rec.runs).astype({"run_id": str})
+    runs = runs[(runs["mode"].astype(str) == MODES[-1]) & (runs["profiled_steps"] > 0)]
+    num_models = runs.groupby("context_length")["size"].nunique()
+    context = int(num_models[num_models == num_models.max()].index.max()) if len(runs) else 0
+    runs = runs[runs["context_length"] == context]
+    runs["model"] = [name_model_of(run) for run in runs.to_dict("records")]
+    totals = kernel_time.kernel_totals(keep_runs(rec.kernels, {*runs["run_id"]}))
+    times = totals.astype({"run_id": str, "family": str}).groupby(["run_id", "family"])["time_ns"].sum().reset_index()
+    rows = runs[["model", "run_id"]].merge(times, on="run_id")
+    rows["share"] = rows["time_ns"] / rows.groupby("run_id")["time_ns"].transform("sum")
+    title = f"Kernel time of a training step at {context:,} tokens"
+    options = {"by": ["model"], "order": [*kernel_families.FAMILIES]}
+    return Chart(CHARTS[state], "stacked_shares", title, rows, options=options, state=state)
 
 
 def _names(recorded: Sequence[pd.DataFrame]) -> pd.DataFrame:

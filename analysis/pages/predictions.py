@@ -9,7 +9,7 @@ from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
 from profiler_job.jobs.contract import changes
 
 SLUG = "predictions"
-TITLE = "Predictions and their score"
+TITLE = "How good are the predictions?"
 LABELS = {**changes.LABELS, changes.BF16: "BF16", changes.FUSED_ADAMW: "fused AdamW"}
 GPU_LIMITED = 0.85
 """Part of a measured step in which the GPU works, from which on it sets the pace."""
@@ -83,6 +83,7 @@ def answer(parts: Mapping[str, Any], fitted: pd.DataFrame) -> Answer:
         "gpus": sorted({*cells["gpu"]}),
         "num_scripts": cells["script"].nunique(),
     }
+    facts["never_inside"] = [change["change"] for change in facts["by_part"] if not change["inside"]]
     tables = [Table("parts", "Predictions of tune: times as fast", OF_PARTS, cells)] if len(cells) else []
     if len(earlier):
         tables.append(Table("earlier_parts", "Earlier predictions of tune: times as fast", OF_PARTS, earlier))

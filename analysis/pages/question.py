@@ -15,12 +15,12 @@ RATES = ("figure", "unit", "value", "low", "high", "repeats", "gpu_name")
 
 
 class Section(StrEnum):
-    """What a reader asks, in the order of the navigation."""
+    """What a reader asks, in the order of the home page: first what helps with a model of his own."""
 
-    TIME = "Where time goes"
     LIMIT = "What limits it"
     CHANGE = "What to change"
-    FIT = "Will it fit"
+    FIT = "Will it fit, what does it cost"
+    TIME = "Where time goes"
     TRUST = "Trust"
     MORE = "More"
 
@@ -94,7 +94,7 @@ class Question:
     steps as people train, eager and compiled. searched: what a reader may search for who has not read the page.
     also_as: further templates for the same answer. has_small_tables: whether it reads no operations of the GPU in any
     recording, and neither rates, bands, losses nor pages of runs, so that a process that is not given them can write
-    its page.
+    its page. reads_all: whether its figures are of all recordings.
     """
 
     letter: str
@@ -108,6 +108,7 @@ class Question:
     searched: tuple[str, ...] = ()
     also_as: tuple[str, ...] = ()
     has_small_tables: bool = False
+    reads_all: bool = False
 
     @property
     def page(self) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import kernel_time, precisions, queue, run_grid, timing, utilisation
 from profiler_job.analysis.metrics.ordering import place, sort_stably
+from profiler_job.analysis.metrics.turns import find_turned_runs
 from profiler_job.analysis.pages import cuda_calls
 from profiler_job.analysis.pages.second_sources import MEANING as SECOND_SOURCES
 from profiler_job.analysis.pages.second_sources import check_second_sources
@@ -16,6 +17,7 @@ from profiler_job.analysis.reference import flops, gemm_names, gpus, kernel_fami
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.slow_processes import MOST_EXTRA
 
 PHASE_SUM_TOLERANCE = 0.03
 """Phases may miss this part of the step that holds them: the clock is read, and the device synchronised, between them.
@@ -213,11 +215,12 @@ def _counts(info: pd.DataFrame, steps: pd.DataFrame, gpu: pd.DataFrame) -> pd.Da
     timed = timed.astype({"run_id": str}).groupby(["run_id", "rank"]).size().groupby("run_id").agg(["min", "max"])
     wanted = (info["measured_steps"] * info["processes"]).reindex(timed.index)
     timed = timed["max"].where(timed["max"] != wanted, timed["min"])
+    extra = info["measured_steps"].where(info.index.isin(find_turned_runs(steps)), 0).reindex(timed.index) * MOST_EXTRA
     profiled = gpu[(gpu["phase"] == ranges.STEP) & (gpu["launches"] > 0)].groupby("run_id")["step"].nunique()
     wanted_profiled = info["profiled_steps"]
     return pd.concat(
         [
-            _rows("timed_steps", timed, wanted, wanted),
+            _rows("timed_steps", timed, wanted, wanted + extra),
             _rows("profiled_steps", profiled, wanted_profiled, wanted_profiled),
         ]
     )
@@ -387,7 +390,7 @@ def _peaks(info: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame) -> li
         if run_id in wall_ns.index:
             shares["mfu"][run_id] = utilisation.mfu(run, wall_ns[run_id])
         if run_id in gemm_ns.index and run["attention"] == "naive" and run.get("compile", "off") == "off":
-            shares["gemm_rate"][run_id] = utilisation.mfu(run, gemm_ns[run_id])
+            shares["gemm_rate"][run_id] = utilisation.measure_eager_matmuls(run, gemm_ns[run_id])
     return [_rows(check, pd.Series(share, dtype=float).dropna(), 0, 1) for check, share in shares.items()]
 
 

@@ -32,15 +32,14 @@ from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
 from profiler_job.analysis.recording.run_table import measure_by_run
-from profiler_job.analysis.reference.gpu_prices import find_price
+from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
+from profiler_job.analysis.render.tables import label_value
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import (
     find_default,
     find_label,
-    find_value_label,
     find_value_name,
-    find_value_words,
 )
 from profiler_job.jobs.contract.step_limit import StepLimit
 
@@ -167,6 +166,15 @@ def _find_cost(
     num_gpus = int(run.get("gpus") or 1)
     cost = listed.compute_usd_per_million(tokens_per_s) * num_gpus
     return {"cost": cost, "currency": "$", "price": listed.describe()}
+
+
+def describe_rate(run: Mapping[str, Any], tokens_per_s: float, price: Price | None) -> dict[str, Any]:
+    """Return the tokens a second of each GPU of a run and what they cost, as key numbers. price: of all its GPUs."""
+    given = {}
+    if price is not None:
+        of_one = GpuPrice(price.per_hour / int(run.get("gpus") or 1))
+        given["cost_per_million"] = of_one.compute_usd_per_million(tokens_per_s)
+    return {"tokens_per_s": tokens_per_s, **_find_cost({**run, "gpus": 1}, given, tokens_per_s, price)}
 
 
 def _interpret(frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
@@ -512,20 +520,18 @@ def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
     axis alone."""
     axes = []
     varying = [name for name in AXES if name in runs and runs[name].nunique() > 1]
+    is_same = runs[varying].astype(str) == [str(run[name]) for name in varying]
     for axis in varying:
-        others = [name for name in varying if name != axis]
-        same = runs
-        for name in others:
-            same = same[same[name].astype(str) == str(run[name])]
+        same = runs[is_same.drop(columns=axis).all(axis=1)]
         if axis == "context_length":
             same = same.sort_values(axis)
         if len(same) > 1:
-            stops = [{"label": _label(axis, row[axis]), "run_id": str(row["run_id"])} for _, row in same.iterrows()]
+            stops = [{"label": _label(axis, row), "run_id": str(row["run_id"])} for row in same.to_dict("records")]
             here = [stop["run_id"] for stop in stops].index(str(run["run_id"]))
             axes.append({"name": find_label(axis), "stops": stops, "here": here})
     return axes
 
 
-def _label(axis: str, value: object) -> str:
-    """Name a mode in words: other labels appear next to the name of their axis."""
-    return (find_value_words(axis, value) if axis == "mode" else "") or str(find_value_label(axis, value))
+def _label(axis: str, run: Mapping[str, Any]) -> str:
+    """Name the value of a run next to the name of its axis. Counts have the commas of home's."""
+    return f"{run[axis]:,}" if axis == "context_length" else str(label_value(axis, run))

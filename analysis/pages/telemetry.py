@@ -10,6 +10,8 @@ from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.jobs.contract.axes import find_value_label
+from profiler_job.jobs.contract.slow_processes import SLOW_HOST
 
 SLUG = "telemetry"
 TITLE = "Telemetry"
@@ -43,7 +45,7 @@ def answer(
     read = read[read["run_id"].isin(finished)].reset_index(drop=True)
     cases = run_grid.case_columns(runs)
     facts = {
-        "slow_host": machine.SLOW_HOST,
+        "slow_host": SLOW_HOST,
         "price": price,
         "has_energy": bool(rows["joules"].notna().any()),
         "has_state": bool((rows["num_read"] > 0).any() or rows["samples"].sum()),
@@ -108,7 +110,8 @@ def _ends(rows: pd.DataFrame) -> dict[str, Any]:
 
 def _charts(rows: pd.DataFrame, cases: list[str]) -> list[Chart]:
     """What 1,000 tokens take in each case, by mode."""
-    known = rows.dropna(subset=["joules_per_1k"]).assign(clock=lambda rows: rows["mode"].astype(str))
+    known = rows.dropna(subset=["joules_per_1k"])
+    known = known.assign(clock=[str(find_value_label("mode", mode)) for mode in known["mode"]])
     modes = list(dict.fromkeys(known["clock"]))
     title = "Energy of 1,000 tokens"
     if len(known) > 1:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.render.text import name_size
 from profiler_job.jobs.contract.axes import (
     find_default,
     find_label,
@@ -24,8 +25,6 @@ SAID = {
 """Words for values of axes that mean nothing without their axis."""
 IN_TITLE = ("size", "context_length", "mode", "precision", "workload")
 """Axes that each title has, or that say nothing to a reader of one."""
-FAMILIES = {"llama": "Llama 3"}
-"""Names of models whose sizes mean nothing alone, by workload."""
 
 
 def title_of(run: Mapping[str, Any]) -> str:
@@ -35,7 +34,7 @@ def title_of(run: Mapping[str, Any]) -> str:
     words = [
         name_size(run),
         str(run["context_length"]),
-        find_value_words("mode", str(run["mode"])) or str(run["mode"]),
+        str(find_value_label("mode", str(run["mode"]))),
     ]
     words.append(str(run["precision"]).upper())
     for name in order_axes():
@@ -51,11 +50,6 @@ def title_of(run: Mapping[str, Any]) -> str:
     return " · ".join(words)
 
 
-def name_size(run: Mapping[str, Any]) -> str:
-    """Name the model of a run by its family, if it has one, and its size: `Llama 3 8B`, `large`."""
-    return f"{FAMILIES.get(str(run.get('workload')), '')} {run['size']}".strip()
-
-
 def attention_of(value: str) -> str:
     """What a sentence calls an attention: fused attention (flash)."""
     name, words = find_value_name("attention", value), find_value_words("attention", value)
@@ -64,11 +58,16 @@ def attention_of(value: str) -> str:
     return f"{words} ({name})" if words else f"{name} attention"
 
 
+def name_setting(axis: str, value: str) -> str:
+    """Name the value of an axis in a sentence."""
+    return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
+
+
 def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     """What was run, in a sentence without a verb: mode, model, context, precision, attention (of a model of known
     shape: another has its own), compilation (but a script may compile parts of its own), optimizer (of a training
     step), batch and GPUs."""
-    mode = find_value_words("mode", str(run["mode"])) or str(run["mode"])
+    mode = str(find_value_label("mode", str(run["mode"])))
     gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
     what = f"{mode.capitalize()} of {name_size(run)} at context {run['context_length']}"
     parts = [

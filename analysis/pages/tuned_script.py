@@ -14,15 +14,17 @@ from profiler_job.analysis.insight.tuned_ladder import (
     name_tuned,
 )
 from profiler_job.analysis.insight.tuned_limits import (
+    COLOURS,
     SCOPES,
     chart_tuned_limits,
     describe_tuned_limits,
     find_tuned_limits,
 )
 from profiler_job.analysis.insight.tuned_parts import TunedStep
-from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, describe_screen
+from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, describe_screen, list_cautions
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
+from profiler_job.jobs.contract.printable import make_printable
 
 SERIES = "with its 95% interval"
 NUMBERS = {
@@ -46,7 +48,9 @@ def answer(ladder: TunedLadder, steps: Sequence[TunedStep] = ()) -> Answer:
         "title": name_tuned(ladder),
         "headline": ladder.headline,
         "limits": describe_tuned_limits(find_tuned_limits(ladder)),
-        "lines": [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line],
+        "checks": [line for line in (ladder.check, ladder.losses) if line],
+        "apply": make_printable(ladder.apply),
+        "lines": [line for line in (*ladder.facts, *ladder.notes) if line],
         "code": ladder.code,
         "diff": list_diff_lines(ladder),
     }
@@ -61,7 +65,8 @@ def _describe_first_screen(ladder: TunedLadder, step: TunedStep) -> dict[str, An
     numbers |= {"currency": "$", "price": "", "num_steps": 0, "phases": {}}
     run = {"run_id": ladder.tuning.name, "gpu_name": ladder.tuning.gpu_name, "precision": row["precision"]}
     screen = describe_screen(run, step.parts, step.limit, [], numbers)
-    return screen | {"cards": _describe_cards(ladder), "why_no_cards": ladder.headline}
+    cards = _describe_cards(ladder)
+    return screen | {"cards": cards, "nothing_more": "" if cards else ladder.headline}
 
 
 def _describe_cards(ladder: TunedLadder) -> list[dict[str, Any]]:
@@ -74,9 +79,11 @@ def _describe_cards(ladder: TunedLadder) -> list[dict[str, Any]]:
         module = load_change(row["change"])
         ratios = {name: row[f"before_{end}times_as_fast"] for name, end in RATIO_ENDS.items()}
         times = {"before_ns": before_ns, "shown_ns": before_ns, "after_ns": row["step_ns"], "apart": None}
+        times["on_slow_host"] = False
         factor = ladder.tuning.accumulation.factor if ladder.tuning.accumulation else TWICE
         line = module.LINE.replace(f"= {TWICE}", f"= {factor}") if row["change"] == FEWER_ACCUMULATIONS else module.LINE
-        code = {"actions": [module.ACTION], "lines": [line], "where": "", "do": ""}
+        code = {"actions": [module.ACTION], "lines": [line], "where": "", "do": "", "is_alone": False}
+        code["cautions"] = list_cautions([row["change"]])
         cards.append({"changes": (row["change"],), "kind": MEASURED, **ratios, **times, **code})
     return sorted(cards, key=lambda card: -card["ratio"])[:MOST_CARDS]
 
@@ -134,7 +141,7 @@ def _charts(ladder: TunedLadder) -> list[Chart]:
     rows = chart_ladder(ladder).assign(series=SERIES)
     charts = [Chart("ladder", "ladder_bars", "Times as fast as the script as it is", rows, options={"order": [SERIES]})]
     if limits := find_tuned_limits(ladder):
-        options = {"by": ["label"], "order": [*SCOPES.values()], "value": "time_ns"}
+        options = {"by": ["label"], "order": [*SCOPES.values()], "value": "time_ns", "colours": COLOURS}
         charts.append(
             Chart("limits", "stacked_parts", "What limits a step", chart_tuned_limits(limits), options=options)
         )

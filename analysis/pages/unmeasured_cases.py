@@ -11,8 +11,9 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from profiler_job.analysis.pages.home_cases import BF16, FP32, USUAL, CaseNumbers, HomeCase, name_model
+from profiler_job.analysis.pages.home_cases import BF16, FP32, USUAL, CaseNumbers, HomeCase
 from profiler_job.analysis.reference import gpus
+from profiler_job.jobs.contract.words import name_model
 from profiler_job.jobs.memory import (
     MODEL_SIZES,
     VOCAB_SIZE,

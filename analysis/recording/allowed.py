@@ -66,7 +66,7 @@ def rewrite(
         if not store.has_file(name, table.num_rows):
             continue
         written = pa.table({column: values for column, values in kept.items() if values is not None})
-        store.write_table(name, written, target / file.name)
+        store.write_table(name, written, target / file.name, is_small=True)
         tables[name] = {"rows": table.num_rows, **read_facts(target / file.name).model_dump()}
     store.write_manifest(target, allowed | {"tables": tables})
     return left_out

@@ -92,7 +92,7 @@ def _list_categories(file: Path) -> dict[str, list[str]]:
     """List the texts of each column of the file that has them in a dictionary, in the order of the file."""
     texts: dict[str, dict[str, None]] = {}
     with store.reading(file):
-        stored = pq.ParquetFile(file)
+        stored = _open(file)
         names = [field.name for field in stored.schema_arrow if pa.types.is_dictionary(field.type)]
         for group in range(stored.num_row_groups):
             for column in names:
@@ -101,12 +101,17 @@ def _list_categories(file: Path) -> dict[str, list[str]]:
     return {column: [*values] for column, values in texts.items() if column != "run_id"}
 
 
+def _open(file: Path) -> pq.ParquetFile:
+    columns = pq.read_schema(file).names
+    return pq.ParquetFile(file, read_dictionary=store.read_as_dictionaries(file.stem, columns))
+
+
 def _read_parts(file: Path, part_of: Mapping[str, int]) -> Iterator[tuple[int, pa.Table]]:
     """Yield the parts of a table that have rows. Raises RecordingError if its runs have another order than `runs`."""
     held: list[pa.RecordBatch] = []
     current = 0
     with store.reading(file):
-        for batch in pq.ParquetFile(file).iter_batches(BATCH_ROWS):
+        for batch in _open(file).iter_batches(BATCH_ROWS):
             runs = batch["run_id"]
             runs = runs if pa.types.is_dictionary(runs.type) else runs.dictionary_encode()
             parts = pd.Series([part_of.get(str(run), current) for run in runs.dictionary.to_pylist()], dtype=int)

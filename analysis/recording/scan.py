@@ -405,6 +405,8 @@ def _is_secret(key: str) -> bool:
 
 def _read_table(file: Path) -> Iterator[tuple[str, str]]:
     with pq.ParquetFile(file) as opened:
+        texts = [field.name for field in opened.schema_arrow if is_text(field.type)]
+    with pq.ParquetFile(file, read_dictionary=texts) as opened:  # words that no row uses are stored, too
         footer, table = opened.metadata, opened.read()
     yield "its writer", footer.created_by or ""
     for key, value in (footer.metadata or {}).items():

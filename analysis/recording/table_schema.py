@@ -169,7 +169,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("started_at", "string", "when the process was started, ISO 8601"),
         Column("cpu_model", "category", "what the processor calls itself", nullable=True),
         Column("cpu_cores", "int32", "cores that the job may use", nullable=True),
-        Column("host_loop_ns", "int64", "a fixed loop of plain Python before the run, median of 5", nullable=True),
+        Column("host_loop_ns", "int64", "a loop of plain Python before the steps or rounds, median", nullable=True),
         Column("gpu_id", "category", "tells the GPUs of a recording apart: a salted hash", nullable=True),
         Column("energy_mj", "int64", "energy of the GPU during further steps, by NVML's counter", nullable=True),
         Column("energy_steps", "int64", "how many steps these were", nullable=True),

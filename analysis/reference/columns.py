@@ -158,6 +158,7 @@ FORMATS = {
     "mib": _keep_base("bytes", "MiB"),
     "seconds": NumberFormat("number", "s", "s", 1.0),
     "count": NumberFormat("count", "", "", 1.0),
+    "billions": NumberFormat("number", "B", "", 1e9),
     "number": NumberFormat("number", "", "", 1.0),
     "amount": NumberFormat("number", "", "", 1.0),
 }

@@ -5,8 +5,9 @@ Conventions, the same everywhere:
   eps, one logarithm a token) are left out.
 - `bytes` is the least traffic with device memory: every operand read once, every result written once. An unfused
   sequence of kernels moves more; a cache may move less.
-- Attention is counted in full, T x T scores, as eager attention computes it. A fused causal kernel may skip nearly
-  half; `torch.utils.flop_counter` counts it in full too, and counts everything but matmuls as 0.
+- Attention is counted in full, T x T scores, as eager attention computes it; `torch.utils.flop_counter` counts so, too,
+  and counts everything but matmuls as 0. `skip_masked` counts only the T (T + 1) / 2 pairs that the causal mask leaves,
+  which is what a model needs: MFU counts these, so that long contexts do not look better than they are.
 
 Shapes: B batch_size, T context_length, N = B T tokens, D d_model, F d_ff, H num_heads, K = D / H, L num_layers,
 V vocab_size. Source of the formulas: the shapes of the operands; for the model's total also Kaplan et al. 2020
@@ -57,6 +58,11 @@ class StepShape:
         """Elements of the attention scores of one layer, B H T T."""
         return self.batch_size * self.num_heads * self.context_length**2
 
+    @property
+    def num_unmasked(self) -> int:
+        """Those that the causal mask leaves, B H T (T + 1) / 2."""
+        return self.batch_size * self.num_heads * self.context_length * (self.context_length + 1) // 2
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -100,13 +106,9 @@ def attention_value(shape: StepShape, element_bytes: int = FP32_BYTES) -> Cost:
 def fused_attention(shape: StepShape, element_bytes: int = FP32_BYTES, skip_masked: bool = False) -> Cost:
     """Q K^T, softmax and A V of one layer with the scores kept on chip: reads Q, K, V, writes the output.
 
-    Only the two matmuls are counted as operations. `skip_masked` counts the T (T + 1) / 2 pairs that the causal mask
-    leaves, which is what a fused kernel has to compute.
+    Only the two matmuls are counted as operations. `skip_masked`: a fused kernel need compute no more.
     """
-    pairs = shape.num_scores
-    if skip_masked:
-        t = shape.context_length
-        pairs = shape.batch_size * shape.num_heads * t * (t + 1) // 2
+    pairs = shape.num_unmasked if skip_masked else shape.num_scores
     return Cost(4 * pairs * shape.d_head, 4 * shape.num_tokens * shape.d_model * element_bytes)
 
 
@@ -219,33 +221,33 @@ def num_matmuls(shape: StepShape, phase: str, attention: str = "naive", checkpoi
     return {"forward": forward, "loss": 0, "backward": 2 * forward + again, "optimizer": 0}[_check_phase(phase)]
 
 
-def matmul_flops(shape: StepShape, phase: str) -> int:
-    """Operations of all matmuls of `phase`, those inside fused attention included, counted in full.
+def matmul_flops(shape: StepShape, phase: str, skip_masked: bool = False) -> int:
+    """Operations of all matmuls of `phase`, those inside fused attention included.
 
-    Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D. Backward exactly twice that: each matmul has one gradient for
-    each operand, of the same cost. What backward recomputes, in a fused kernel or after checkpointing, is
-    not counted: the numerator of MFU is the model's work.
+    Forward 2 N (L (4 D^2 + 3 D F) + D V) + 4 L B T^2 D, or 2 L B T (T + 1) D if `skip_masked`. Backward exactly twice
+    that: each matmul has one gradient for each operand, of the same cost. What backward recomputes, in a fused kernel
+    or after checkpointing, is not counted: the numerator of MFU is the model's work.
     """
-    return _PASSES[_check_phase(phase)] * _forward_flops(shape, shape.num_heads)
+    return _PASSES[_check_phase(phase)] * _forward_flops(shape, shape.num_heads, skip_masked)
 
 
 _PASSES = {"forward": 1, "loss": 0, "backward": 2, "optimizer": 0}
 """Matmuls of a phase for each of a forward pass."""
 
 
-def _forward_flops(shape: StepShape, num_kv_heads: int) -> int:
+def _forward_flops(shape: StepShape, num_kv_heads: int, skip_masked: bool) -> int:
     d, shared = shape.d_model, shape.d_model * num_kv_heads // shape.num_heads
     linears = shape.num_layers * (2 * d * (d + shared) + 3 * d * shape.d_ff) + d * shape.vocab_size
-    scores = shape.num_layers * shape.batch_size * shape.context_length**2 * d
-    return 2 * shape.num_tokens * linears + 4 * scores
+    pairs = shape.num_unmasked if skip_masked else shape.num_scores
+    return 2 * shape.num_tokens * linears + 4 * shape.num_layers * pairs * shape.d_head
 
 
-def step_flops(shape: StepShape, mode: str) -> int:
+def step_flops(shape: StepShape, mode: str, skip_masked: bool = False) -> int:
     """Operations of all matmuls of one step of `mode`: forward, forward_backward or train_step."""
-    return sum(matmul_flops(shape, phase) for phase in _list_phases(mode))
+    return sum(matmul_flops(shape, phase, skip_masked) for phase in _list_phases(mode))
 
 
-def llama_step_flops(run: Mapping[str, Any]) -> int | None:
+def llama_step_flops(run: Mapping[str, Any], skip_masked: bool = False) -> int | None:
     """Operations of all matmuls of one step of a run of the Llama, in which groups of heads share keys and values; None
     for a run of another workload."""
     if run.get("workload") != LLAMA:
@@ -253,7 +255,8 @@ def llama_step_flops(run: Mapping[str, Any]) -> int | None:
     sizes = LLAMA_8B | {name: int(value) for name, value in parse_options(str(run["workload_options"] or "")).items()}
     num_kv_heads = sizes.pop("num_kv_heads")
     shape = StepShape(batch_size=int(run["batch_size"]), context_length=int(run["context_length"]), **sizes)
-    return sum(_PASSES[phase] for phase in _list_phases(str(run["mode"]))) * _forward_flops(shape, num_kv_heads)
+    num_passes = sum(_PASSES[phase] for phase in _list_phases(str(run["mode"])))
+    return num_passes * _forward_flops(shape, num_kv_heads, skip_masked)
 
 
 def _list_phases(mode: str) -> tuple[str, ...]:
@@ -327,7 +330,7 @@ def matmul_costs(shape: StepShape, element_bytes: int = FP32_BYTES) -> dict[str,
 def utilisation(amount: float, seconds: float, peak: float | None) -> float | None:
     """Share of a peak rate that was reached: `amount` (FLOP or bytes) in `seconds` over `peak` (FLOP/s or bytes/s).
 
-    With `step_flops` and the wall time of a step it is MFU. None when the peak is unknown.
+    With `step_flops` without masked scores, and the wall time of a step, it is MFU. None when the peak is unknown.
     """
     return None if peak is None else amount / seconds / peak
 

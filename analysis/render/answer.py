@@ -14,8 +14,8 @@ ANCHOR = "anchor"
 class Column:
     """One column of a rendered table.
 
-    `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, number
-    (four decimals), amount (three digits), bytes, mib, gflop, tflops, gbps, byte_rate (GB/s, from bytes a second),
+    `kind` chooses unit and format: ms | us (from ns), seconds, share (from a fraction), points, ratio, count, billions,
+    number (four decimals), amount (three digits), bytes, mib, gflop, tflops, gbps, byte_rate (GB/s, from bytes/s),
     intensity, quantity or change (the row's column `unit` says about what; a change has a sign), text, words (of any
     length), prose, code, run, page (the row's column {key}_leads_to has its path below docs without suffix, or ""),
     kernel, family, modules, status, yes_no or check. `lower` and `upper` name the columns of its spread; `bar` draws
@@ -69,7 +69,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing of `rows` as they are: `kind` names a function of render/charts.py, `options` its arguments."""
+    """A drawing of `rows` as they are: `kind` names a function of render/charts.py, `options` its arguments. state:
+    whose steps these are, if there is a chart for each of several."""
 
     key: str
     kind: str
@@ -77,6 +78,7 @@ class Chart:
     rows: pd.DataFrame
     _: KW_ONLY
     options: Mapping[str, Any] = field(default_factory=dict)
+    state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

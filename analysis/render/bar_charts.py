@@ -20,9 +20,16 @@ from profiler_job.analysis.render.chart_parts import (
     plot_width,
     value_axis,
 )
-from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share, format_time
+from profiler_job.jobs.contract.quantities import (
+    Kind,
+    format_quantity,
+    format_rounded,
+    format_share,
+    format_shares,
+    format_time,
+)
 
-MOST_PANELS, BETWEEN_PANELS = 3, 12
+MOST_PANELS, BETWEEN_PANELS = 3, 20
 """Panels in a row, and pixels between them."""
 NUMBER = 42
 """Pixels for a number right of a bar."""
@@ -59,8 +66,8 @@ def dumbbell(
         title=None,
         axis=category_axis(drawing, width),
     )
-    most = 6 if width < 500 else 9
-    axis = log_axis(drawing, data["value"], most) if log else value_axis(drawing, "~g", most)
+    most, gap = (5, 0.17) if width < 500 else (9, 0.0)
+    axis = log_axis(drawing, data["value"], most, least_gap=gap) if log else value_axis(drawing, "~g", most)
     scale = {"type": "log"} if log else {"zero": False}
     x = alt.X("value:Q", scale=alt.Scale(nice=False, padding=12, **scale), title=unit, axis=axis)
     base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
@@ -125,7 +132,8 @@ def _stacked(
         for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
     ]
     room = (0.06 if width > 500 else 0.11) * full
-    data["text"] = [f"{s if in_ms else s * 100:,.0f}" if s >= room else "" for s in data["share"]]
+    shown = [f"{ms:,.0f}" for ms in data["share"]] if in_ms else _round_shares(data)
+    data["text"] = [number if share >= room else "" for number, share in zip(shown, data["share"])]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--family-{family}"] for family in order])
     y = alt.Y(
         "label:N",
@@ -158,6 +166,14 @@ def _stacked(
         color=alt.Color("family:N", scale=on_colours, legend=None),
     )
     return alt.LayerChart(layer=[bars, text], resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="independent")))
+
+
+def _round_shares(data: pd.DataFrame) -> list[str]:
+    """The percents of each row, those of a `label` adding up."""
+    shown = pd.Series("", index=data.index)
+    for _, shares in data.groupby("label", sort=False)["share"]:
+        shown[shares.index] = [share.removesuffix("%") for share in format_shares(shares.tolist())]
+    return [*shown]
 
 
 def grouped_bars(
@@ -211,9 +227,11 @@ def stacked_parts(
     value: str = "bytes",
     limits: Any = None,
     part_of: str = "",
+    colours: Sequence[str] = (),
 ) -> alt.LayerChart:
     """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `part_of`, and a
-    named line at each of `limits` (in the unit of the rows, by name)."""
+    named line at each of `limits` (in the unit of the rows, by name). colours: variables, without dashes in front, in
+    the order of the scopes, of other colours than those of series."""
     if part_of:
         factor, unit = 0.01, f"% of {part_of}"
     else:
@@ -223,17 +241,19 @@ def stacked_parts(
     kind: Kind = "share" if part_of else "time" if value.endswith("_ns") else "bytes"
     sizes = [f"{format_quantity(kind, size)}{f' of {part_of}' * bool(part_of)}" for size in rows[value]]
     data["title"] = [f"{a}, {s}: {size}" for a, s, size in zip(data["label"], data["scope"], sizes)]
-    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    used = colours or [f"series-{i}" for i in range(len(order))]
+    scale_of_colours = alt.Scale(domain=list(order), range=[drawing[f"--{name}"] for name in used])
     y = alt.Y("label:N", sort=list(dict.fromkeys(data["label"])), title=None, axis=category_axis(drawing, width))
     ends = pd.DataFrame({"name": list(limits or {}), "limit": [size / factor for size in (limits or {}).values()]})
     top = max([*data.groupby("label")["size"].sum(), *ends["limit"]])
-    axis = alt.Axis(**value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"})
+    below = {"orient": "bottom", "titleAnchor": "end" if width < 500 else "middle"}  # it may be wider than the bars
+    axis = alt.Axis(**value_axis(drawing, "~f", 4 if width < 500 else 8).to_dict() | below)
     scale = alt.Scale(domain=[0, top], nice=False)
     base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
     bars = base.mark_bar(height=alt.RelativeBandSize(0.75), stroke=drawing["--chart-gap"], strokeWidth=0.5).encode(
         y=y,
         x=alt.X("size:Q", stack="zero", scale=scale, axis=axis, title=unit),
-        color=alt.Color("scope:N", scale=colours, legend=None),
+        color=alt.Color("scope:N", scale=scale_of_colours, legend=None),
         order=alt.Order("position:Q"),
         description=alt.Description("title:N"),
     )
@@ -281,17 +301,22 @@ def ratio_bars(
     hollow: str = "",
     panels: int = 0,
 ) -> alt.LayerChart | alt.ConcatChart:
-    """One bar per case from zero to its `value`, an outline if its `series` is `hollow`. A bar's number is
-    right of it. order: of the series that a legend names. panels: so many of the columns of `by`
-    name a panel, on one scale with all others; panels share a row where there is room."""
+    """One bar per case from zero to its `value`, an outline if its `series` is `hollow`, with a line from `low` to
+    `high` if they are known. A bar's number is right of it. order: of the series that a legend names. panels: so many
+    of the columns of `by` name a panel, on one scale with all others; panels share a row where there is room."""
     data = pd.DataFrame({"label": case_label(rows, by), "series": rows["series"], "value": rows["value"]})
     data["bar"] = case_label(rows, list(by)[panels:])
-    data["text"] = [format_quantity("ratio", value) for value in data["value"]]
-    data["title"] = [f"{a}, {s}: {t}" for a, s, t in zip(data["label"], data["series"], data["text"], strict=True)]
+    data["text"] = [format_rounded("ratio", value) for value in data["value"]]
+    data = data.join(rows.reindex(columns=["low", "high"]))
+    data["end"] = data[["value", "high"]].max(axis=1)
+    spans = [f" [{low:.2f}, {high:.2f}]" if low == low else "" for low, high in zip(data["low"], data["high"])]
+    named = zip(data["label"], data["series"], data["value"], spans, strict=True)
+    data["title"] = [f"{label}, {name}: {format_quantity('ratio', at)}{ends}" for label, name, at, ends in named]
     columns = MOST_PANELS if panels and width > NARROW else 1
-    named = data.assign(label=data["bar"])
-    wide = plot_width(named, (width + (columns - 1) * (LABEL_SLACK - BETWEEN_PANELS)) // columns)
-    top, axis = data["value"].max() * wide / (wide - NUMBER), category_axis(drawing, width)
+    wide = plot_width(
+        data.assign(label=data["bar"]), (width + (columns - 1) * (LABEL_SLACK - BETWEEN_PANELS)) // columns
+    )
+    top, axis = data["end"].max() * wide / (wide - NUMBER), category_axis(drawing, width)
     if not panels:
         return _draw_ratio_bars(data, drawing, wide, axis, top, unit, hollow)
     drawn_panels: list[alt.LayerChart] = []
@@ -322,7 +347,12 @@ def _draw_ratio_bars(
     ]
     numbers = alt.Chart(drawing.data(data), width=wide, height=high)
     numbers = numbers.mark_text(align="left", dx=4, fontSize=12, color=drawing[TEXT])
-    return alt.LayerChart(layer=[*bars, numbers.encode(y=y, x=x, text=alt.Text("text:N"))])
+    if len(known := data.dropna(subset=["low"])):
+        spans = alt.Chart(drawing.data(known), width=wide, height=high).mark_rule(strokeWidth=2, color=drawing[TEXT])
+        low = alt.X("low:Q", scale=scale, axis=values, title=unit or None)
+        bars.append(spans.encode(y=y, x=low, x2=alt.X2("high:Q")))
+    beyond = alt.X("end:Q", scale=scale, axis=values, title=unit or None)
+    return alt.LayerChart(layer=[*bars, numbers.encode(y=y, x=beyond, text=alt.Text("text:N"))])
 
 
 def ladder_bars(rows: pd.DataFrame, drawing: Drawing, width: int, order: Sequence[str] = ()) -> alt.LayerChart:

@@ -1,8 +1,10 @@
 """A drawing, and what all kinds of charts share: axes, labels and marks."""
 
+import itertools
 import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -18,6 +20,8 @@ LABEL_SLACK = 26
 NARROWEST_PLOT = 120
 LONGEST_LABEL = 300
 """Pixels."""
+CHARACTER = 6.7
+"""Pixels of a character at 12 px."""
 
 DRAWN = 0.001
 """Smaller shares than this would be thinner than the gap between two segments: their rows name them."""
@@ -47,6 +51,43 @@ def case_label(rows: pd.DataFrame, by: Sequence[str]) -> pd.Series:
     return rows[list(by)].astype(str).agg(" · ".join, axis=1).map(lambda text: CONTROL.sub("\ufffd", text))
 
 
+def name_models(
+    rows: pd.DataFrame, options: Mapping[str, Any], models: Mapping[str, str], width: int
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the rows of a chart with the name in `models` of each `size`, once in a figure: in its panel, or in the
+    first of its labels that has room for it; and the names that no label of a drawing `width` pixels wide has room
+    for."""
+    by, panels = list(options.get("by", ())), options.get("panels", 0)
+    if options.get("panel") == "size":
+        return rows.assign(size=rows["size"].astype(str).map(lambda size: models.get(size, size))), []
+    if "size" not in by:
+        return rows, []
+    cases = case_label(rows, by[:panels] or by)
+    labels = cases if panels else case_label(rows, [*by, *filter(None, [options.get("row")])])
+    lengths = labels.str.len().groupby(cases).transform("max")
+    most = max(label_room(width) // CHARACTER, lengths.max())
+    sizes = rows["size"].astype(str)
+    named, missing = sizes.copy(), []
+    for size in dict.fromkeys(sizes):
+        name = models.get(size, size)
+        has_room = (sizes == size) & (lengths + len(name) - len(size) <= most)
+        if has_room.any():
+            named[cases == cases[has_room].iloc[0]] = name
+        else:
+            missing.append(name)
+    return rows.assign(size=named), missing
+
+
+def find_runs(rows: pd.DataFrame, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """The labels of the marks of a chart and their run ids, where each label is one run."""
+    if "run_id" not in rows or not {"by", "panel"} & {*options}:
+        return []
+    names = [*options["by"], *filter(None, [options.get("row")])] if "by" in options else [options["panel"], "series"]
+    of = pd.DataFrame({"label": case_label(rows, names), "run_id": rows["run_id"].astype(str)}).drop_duplicates()
+    of = of.drop_duplicates("label", keep=False)
+    return zip(of["label"], of["run_id"])
+
+
 def mark(kind: str) -> str:
     """What a legend shows for a series: a line, a bar, or the point whose shape tells it from others."""
     return {
@@ -74,8 +115,13 @@ def category_axis(drawing: Drawing, width: int) -> alt.Axis:
         labelColor=drawing[TEXT],
         labelFontSize=12,
         labelPadding=8,
-        labelLimit=min(LONGEST_LABEL, width - LABEL_SLACK - 24 - NARROWEST_PLOT),
+        labelLimit=label_room(width),
     )
+
+
+def label_room(width: int) -> int:
+    """Pixels for the labels of rows of a drawing that is `width` pixels wide."""
+    return min(LONGEST_LABEL, width - LABEL_SLACK - 24 - NARROWEST_PLOT)
 
 
 def value_axis(drawing: Drawing, form: str, ticks: int) -> alt.Axis:
@@ -96,18 +142,45 @@ def value_axis(drawing: Drawing, form: str, ticks: int) -> alt.Axis:
     )
 
 
-def log_axis(drawing: Drawing, values: Iterable[float], most: int, orient: str = "top") -> alt.Axis:
+def log_axis(
+    drawing: Drawing, values: Iterable[float], most: int, orient: str = "top", least_gap: float = 0.0
+) -> alt.Axis:
     """Axis of a logarithmic scale over `values`, with ticks as dense as `most` allows, and evenly so; where round
-    numbers are too few, Vega chooses."""
+    numbers are too few, Vega chooses. least_gap: between two ticks, as a part of the axis, which their labels need."""
     low, high = min(values), max(values)
+    ticks: list[float] = []
     for steps in (range(1, 10), (1, 2, 5), (1, 3), (1,)):
         ticks = [tick for power in range(-6, 12) for m in steps if low <= (tick := float(f"{m}e{power}")) <= high]
-        if len(ticks) <= most:
+        if len(ticks) <= most and _have_room(ticks, low, high, least_gap):
             break
+    if least_gap and 0 < low < high:
+        while not _have_room(ticks, low, high, least_gap):  # powers of ten of a long axis
+            ticks = ticks[::2]
+        if len(ticks) <= 2:
+            ticks = _choose_even_ticks(low, high, most, least_gap) or ticks
     axis = value_axis(drawing, "~g", most).to_dict() | {"orient": orient}
-    return alt.Axis(**axis | ({"values": ticks, "tickCount": len(ticks)} if len(ticks) > 2 else {}))
+    return alt.Axis(
+        **axis | ({"values": ticks, "tickCount": len(ticks)} if len(ticks) > (1 if least_gap else 2) else {})
+    )
+
+
+def _have_room(ticks: Sequence[float], low: float, high: float, least_gap: float) -> bool:
+    gaps = [math.log(after / tick) for tick, after in itertools.pairwise(ticks)]
+    return not gaps or min(gaps) >= least_gap * math.log(high / low)
+
+
+def _choose_even_ticks(low: float, high: float, most: int, least_gap: float) -> list[float]:
+    """Choose multiples of the smallest round step that leaves labels their room."""
+    ticks: list[float] = []
+    for step in (float(f"{m}e{power}") for power in range(-6, 12) for m in (1, 2, 5)):
+        first, last = math.ceil(low / step), math.floor(high / step)
+        if last - first < most:
+            ticks = [float(f"{number * step:.9g}") for number in range(first, last + 1)]
+            if _have_room(ticks, low, high, least_gap):
+                break
+    return ticks
 
 
 def plot_width(data: pd.DataFrame, width: int) -> int:
-    """Room that the labels leave: about 6.7 px a character at 12 px."""
-    return max(NARROWEST_PLOT, int(width - LABEL_SLACK - 24 - 6.7 * data["label"].str.len().max()))
+    """Room that the labels leave."""
+    return max(NARROWEST_PLOT, int(width - LABEL_SLACK - 24 - CHARACTER * data["label"].str.len().max()))

@@ -158,7 +158,9 @@ def _slim(element: ElementTree.Element) -> None:
         tag = child.tag.removeprefix(f"{{{SVG}}}")
         if child.get("opacity") == "1":
             del child.attrib["opacity"]
-        silent = (tag == "text" and not child.text) or (tag == "path" and child.get("d", "") in ("", "M0,0h0v0h0Z"))
+        silent = (tag == "text" and not child.text and not len(child)) or (
+            tag == "path" and child.get("d", "") in ("", "M0,0h0v0h0Z")
+        )
         if silent or child.get("display") == "none" or (tag == "g" and not len(child)):
             element.remove(child)
     if element.tag != f"{{{SVG}}}g" or not len(element):

@@ -78,10 +78,11 @@ class Box(NamedTuple):
         return self.name in ("p", "m")
 
 
-def draw(parts: pd.DataFrame, name: str) -> Markup:
+def draw(parts: pd.DataFrame, name: str, has_reader: bool = False) -> Markup:
     """Draw the parts of one step (`insight.step_parts`). name: of the drawing, for ids. Phases and modules link to the
-    table that repeats it, which has the id table-{name}."""
-    return _draw(parts, name, "100%", STYLE + NARROWED)
+    table that repeats it, which has the id table-{name}. has_reader: a script shows what links are called, so that they
+    need no tooltip (155 kB of a site)."""
+    return _draw(parts, name, "100%", STYLE + NARROWED, has_reader)
 
 
 def draw_picture(parts: pd.DataFrame) -> Markup:
@@ -89,7 +90,7 @@ def draw_picture(parts: pd.DataFrame) -> Markup:
     return _draw(parts, "picture", str(WIDE), STYLE)
 
 
-def _draw(parts: pd.DataFrame, name: str, width: str, style: str) -> Markup:
+def _draw(parts: pd.DataFrame, name: str, width: str, style: str, has_reader: bool = False) -> Markup:
     step_ns = float(parts["step_ns"].iloc[0])
     boxes = [box for box in lay_out(parts) if box.share >= LEAST]
     name = text.file_name(name)
@@ -104,7 +105,7 @@ def _draw(parts: pd.DataFrame, name: str, width: str, style: str) -> Markup:
         Markup(style),
         pattern,
         Markup("").join(_draw_axis(step_ns)),
-        Markup("").join(_draw_box(box, name) for box in boxes),
+        Markup("").join(_draw_box(box, name, has_reader) for box in boxes),
     )
 
 
@@ -180,13 +181,13 @@ def _choose_ticks(most: float, num: int) -> Iterable[float]:
     return [step * i for i in range(int(most / step + 1e-9) + 1)]
 
 
-def _draw_box(box: Box, name: str) -> Markup:
+def _draw_box(box: Box, name: str, has_reader: bool) -> Markup:
     fill = Markup(' fill="url(#hatch-{})"').format(Markup(name)) if box.name == WAIT else Markup("")
     mark = Markup("") if box.name == WAIT else Markup(' class="{}"').format(Markup(box.name))
     x = _percent(100 * box.start)
-    rect = Markup('<rect{}{} x="{}%" y="{}" width="{}%" height="{}"><title>{}</title></rect>').format(
-        mark, fill, x, box.top, _percent(100 * box.share), box.height, text.escape(box.title)
-    )
+    place = Markup('x="{}%" y="{}" width="{}%" height="{}"').format(x, box.top, _percent(100 * box.share), box.height)
+    title = "" if has_reader and box.is_focusable else Markup("<title>{}</title>").format(text.escape(box.title))
+    rect = Markup("<rect{}{} {}>{}</rect>").format(mark, fill, place, title)
     forms = [(form, *_choose_label(box, width)) for form, width in (("W", WIDE), ("N", NARROW))]
     if forms[0][1:] == forms[1][1:]:
         forms = [("", *forms[0][1:])]

@@ -204,6 +204,12 @@ def named_beside(
     return rows.assign(at=at, y=[math.exp(max(first, lowest) - i * gap) for i in range(len(rows))])
 
 
+AT = (0.25, 0.75)
+"""Where in its panel a line of `slopes` begins and ends."""
+ROOM_OF_ENDS = 70
+"""Pixels of a panel in which the names of both ends have room at the usual size."""
+
+
 def slopes(
     rows: pd.DataFrame, drawing: Drawing, width: int, panel: str, order: Sequence[str], ends: Any, unit: str
 ) -> alt.LayerChart:
@@ -212,7 +218,7 @@ def slopes(
     data = rows[[panel, "series", "end", "share"]].astype({panel: str, "series": str})
     panels = list(dict.fromkeys(data[panel]))
     number = {name: i for i, name in enumerate(panels)}
-    data["x"] = data[panel].map(number) + data["end"].map(dict(zip(ends, (0.2, 0.8)))).astype(float)
+    data["x"] = data[panel].map(number) + data["end"].map(dict(zip(ends, AT))).astype(float)
     data["line"] = data[panel] + " " + data["series"]
     data["title"] = [
         f"{name} · {series}, {end}: {format_share(share)}"
@@ -234,12 +240,15 @@ def slopes(
         shape=alt.Shape("series:N", scale=shapes, legend=None),
         description=alt.Description("title:N"),
     )
-    names = pd.DataFrame({"x": [i + 0.5 for i in range(len(panels))], "name": panels})
-    sides = pd.DataFrame(
-        {"x": [i + at for i in range(len(panels)) for at in (0.2, 0.8)], "name": [*ends.values()] * len(panels)}
+    names = pd.DataFrame(
+        {"x": [i + 0.5 for i in number.values()], "name": [name.replace(" (", "\n(") for name in panels]}
     )
-    heads = alt.Chart(drawing.data(names)).mark_text(fontSize=12, color=drawing[TEXT], dy=30)
-    feet = alt.Chart(drawing.data(sides)).mark_text(fontSize=12, color=drawing[FAINT], dy=14)
+    sides = pd.DataFrame(
+        {"x": [i + at for i in range(len(panels)) for at in AT], "name": [*ends.values()] * len(panels)}
+    )
+    heads = alt.Chart(drawing.data(names)).mark_text(fontSize=12, color=drawing[TEXT], dy=30, lineBreak="\n")
+    small = 10 if wide < ROOM_OF_ENDS * len(panels) else 12
+    feet = alt.Chart(drawing.data(sides)).mark_text(fontSize=small, color=drawing[FAINT], dy=14)
     between = alt.Chart(drawing.data(pd.DataFrame({"x": range(1, len(panels))}))).mark_rule(color=drawing[RULE])
     return alt.LayerChart(
         layer=[

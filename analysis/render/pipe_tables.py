@@ -8,7 +8,6 @@ from markupsafe import Markup
 from profiler_job.analysis.reference.columns import FORMATS
 from profiler_job.analysis.render import tables, text
 from profiler_job.analysis.render.answer import Column, Table
-from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 MOST_ROWS = 24
@@ -118,7 +117,7 @@ def _cell(column: Column, row: dict[str, Any], decimals: int, root: str, familie
         return tables.YES_NO[column.kind][bool(value)]
     if column.kind == "prose":
         return str(text.prose_in_markdown(value))
-    label = str(text.inline(find_value_label(column.key, value)))
+    label = str(text.inline(tables.label_value(column.key, row)))
     page = row.get(tables.RUN_LEADS_TO if column.kind == "run" else f"{column.key}_leads_to")
     if column.kind in ("run", "page") and page:
         return f"[{label}]({tables.address(page, root, '.md')})"

@@ -6,13 +6,17 @@ from typing import Any
 
 from markupsafe import Markup
 
+from profiler_job.analysis.insight.advice_lines import ON_SLOW_CPU
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
 from profiler_job.jobs.contract.changes import LARGER_BATCH
-from profiler_job.jobs.contract.quantities import format_quantity, format_rounded
+from profiler_job.jobs.contract.quantities import UNITS, format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
+NOT_THE_LIMIT = "not what limits it"
+MOST_BOUND = 5
+"""A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
 READS_AS_1 = 1.05
 """Below this, a ratio of two digits reads as 1.0."""
 _RATIO = ("ratio", "low", "high")
@@ -26,8 +30,9 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
-    else:
-        tables.append(text.inline(f"Do this next: {screen['why_no_cards']}"))
+    if screen["nothing_more"]:
+        start = "" if screen["cards"] else "Do this next: "
+        tables.append(text.inline(f"{start}{screen['nothing_more']}"))
     title = ": ".join(filter(None, (step, screen["headline"])))
     if picture:
         tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
@@ -60,51 +65,82 @@ def _tabulate_cards(cards: Sequence[Mapping[str, Any]]) -> Markup:
         [
             f"{text.listing(card['actions'])}{': ' * bool(card['where'])}{text.inline(card['where'])}",
             f"{format_gain(card)} ({explain_gain(card)})",
-            str(text.inline(card["do"])) if card["do"] else ", ".join(f"`{line}`" for line in card["lines"]),
+            ". ".join([_write_code(card), *(str(text.inline(caution)) for caution in card["cautions"])]),
         ]
         for card in cards
     ]
     return write_pipes(["do this next", "step", "code"], rows, [False, False, False])
 
 
+def _write_code(card: Mapping[str, Any]) -> str:
+    return str(text.inline(card["do"])) if card["do"] else ", ".join(f"`{line}`" for line in card["lines"])
+
+
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`. `3.8× as fast` if the ratio by turns is far
-    from that of the two times, which are of the fastest process of each."""
-    if card["kind"] == "measured" and _is_of_turns_alone(card):
-        return Markup("{} as fast").format(format_rounded("ratio", card["ratio"]))
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or half, or an unknown part if it might be
+    more than all but MOST_BOUND leaves. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest
+    process, give another."""
     if card["kind"] == "measured":
-        before, after = (text.rounded(card[name], "ns") for name in ("before_ns", "after_ns"))
+        return _choose_times(card) or Markup("{}× as fast").format(_format_interval(card)[0])
+    if card["ratio"] > MOST_BOUND and not card["is_alone"]:
+        return Markup("could save an unknown part")
+    is_half = LARGER_BATCH in card["changes"] and round(card["ceiling_ns"] / card["before_ns"], 2) == 0.5
+    return Markup("could save up to {}").format("half" if is_half else text.rounded(card["ceiling_ns"], "ns"))
+
+
+def _choose_times(card: Mapping[str, Any]) -> Markup | None:
+    """Write both times with so many digits, two or three, that they give the ratio within its interval, as it is shown;
+    None if they do not. Without a ratio two digits do."""
+    for form in (text.rounded, text.quantity):
+        before, after = (form(card[name], "ns") for name in ("before_ns", "after_ns"))
         number, _, unit = before.rpartition(text.THIN)
-        return Markup("{} → {}").format(number if after.endswith(text.THIN + unit) else before, after)
-    return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
+        shown = Markup("{} → {}").format(number if after.endswith(text.THIN + unit) else before, after)
+        if card["apart"] is not None:
+            return shown
+        _, low, high = _format_interval(card)
+        ratio = f"{_read_time(before) / _read_time(after):.{len(low.partition('.')[2])}f}"
+        if float(low) <= float(ratio) <= float(high):
+            return shown
+    return None
 
 
-def _is_of_turns_alone(card: Mapping[str, Any]) -> bool:
-    """Whether the ratio of the card's two times is more than MOST_APART outside of the interval of its ratio."""
-    if card["apart"] is not None:
-        return False
-    of_times, most = card["before_ns"] / card["after_ns"], 1 + MOST_APART
-    return bool(of_times < card["low"] / most or of_times > card["high"] * most)
+def _read_time(shown: str) -> float:
+    number, _, unit = shown.rpartition(text.THIN)
+    return float(number.replace(",", "")) * UNITS["time"][unit]
+
+
+def _format_interval(card: Mapping[str, Any]) -> tuple[str, str, str]:
+    """The ratio and the ends of its interval, without a sign; two digits, or three if it is narrower than MOST_APART or
+    reads as if it held 1."""
+    shown = [format_rounded("ratio", card[name]) for name in _RATIO]
+    if shown[1] == shown[2] or card["high"] / card["low"] - 1 < MOST_APART or card["low"] < READS_AS_1:
+        shown = [format_quantity("ratio", card[name]) for name in _RATIO]
+    ratio, low, high = (number.removesuffix("×") for number in shown)
+    return ratio, low, high
 
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
-    """`2.6× [2.0–3.8]`, or why there is no ratio: `varies by 50%`; and that it is of another recording, if the step
-    that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a larger batch
-    makes its own steps longer: `for the work of 115 ms, not measured`, or `for the same tokens`. A ratio has two
-    digits, or three if its interval is narrower than MOST_APART or reads as if it held 1."""
+    """`2.6× [2.0–3.8]`, or why there is no ratio: `processes differ by 50%`; and that it is of another recording, if
+    the step that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a
+    larger batch makes its own steps longer: `of 115 ms for the same tokens, not measured`, or `for the same tokens`.
+    What does not fit the limit says that instead. `alone`: the precision changes and nothing else, unlike in states."""
     if card["kind"] != "measured":
-        of = "for the work of" if LARGER_BATCH in card["changes"] else "of"
-        return Markup("{} {}, not measured").format(of, text.rounded(card["before_ns"], "ns"))
+        same = " for the same tokens" if LARGER_BATCH in card["changes"] else ""
+        step = text.rounded(card["before_ns"], "ns")
+        return Markup("of {}{}, {}").format(step, same, "not measured" if card["fits_limit"] else NOT_THE_LIMIT)
     shown = card["shown_ns"] and text.rounded(card["shown_ns"], "ns")
     elsewhere = Markup(", for the same tokens" if LARGER_BATCH in card["changes"] else "")
+    elsewhere += Markup(", alone" if card["is_alone"] else "")
     elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ", in another recording")
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
-        return Markup("measured once" if is_single else f"varies by {text.percent(card['apart'], 0)}") + elsewhere
-    ratio, low, high = (format_rounded("ratio", card[name]) for name in _RATIO)
-    if low == high or card["high"] / card["low"] - 1 < MOST_APART or card["low"] < READS_AS_1:
-        ratio, low, high = (format_quantity("ratio", card[name]) for name in _RATIO)
-    interval = Markup("[{}–{}]").format(low[:-1], high[:-1])
-    if _is_of_turns_alone(card):
+        return (
+            Markup("measured once" if is_single else f"processes differ by {text.percent(card['apart'], 0)}")
+            + elsewhere
+        )
+    ratio, low, high = _format_interval(card)
+    interval = Markup("[{}–{}]").format(low, high)
+    elsewhere = Markup(ON_SLOW_CPU if card["on_slow_host"] else "") + elsewhere
+    if not _choose_times(card):
         return interval + ", by turns" + elsewhere
-    return Markup("{} {}").format(ratio, interval) + elsewhere
+    return Markup("{}× {}").format(ratio, interval) + elsewhere

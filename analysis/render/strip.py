@@ -1,9 +1,9 @@
 """Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; a step on the CPU
 and the GPU; of several ranks what each runs in a step.
 
-A pixel has the colour of the family that takes most of it, or none where the GPU idles for most of it. Of short kernels
-that are far from each other every few pixels have one, as many as their time takes. So a strip is a few hundred bytes
-for each family, however many kernels there are.
+A pixel has the colour of the family that takes most of it, or that of waiting where the GPU idles for most of it. Of
+short kernels that are far from each other every few pixels have one, as many as their time takes. So a strip is a few
+hundred bytes for each family, however many kernels there are.
 """
 
 import re
@@ -36,7 +36,7 @@ class Lane(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """One lane of the time in which the kernels of `block` run in forward, `span_ns` long; the GPU idles for the part
+    """One lane of the time in which the kernels of `block` run in forward, `span_ns` long; the GPU waits for the part
     `idle` of it; `families` that can be seen."""
 
     lanes: list[Lane]
@@ -68,6 +68,9 @@ class StepLanes(NamedTuple):
     lanes: list[Lane]
 
 
+WAIT_COLOUR = "ici-wait"
+"""Variable of the colour of waiting, as in the icicle of a step."""
+WAITS = "GPU waits"
 COMMUNICATION = "communication"
 """Key of a family: pictures know families by keys and labels alone."""
 
@@ -100,7 +103,7 @@ def draw_block(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, st
     inside = _operations(kernels, memops, labels)
     inside = inside[(inside["device"] == device) & (inside["rank"] == rank)]
     block = str(mine["block"].iloc[0])
-    svg, families, filled = _drawn(inside, begin, end, f"Timeline of {block} in the forward pass", labels)
+    svg, families, filled = _drawn(inside, begin, end, f"Timeline of {block} in the forward pass", labels, waits=True)
     idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
     return Strip([Lane("", svg)], block, end - begin, idle, families)
 
@@ -149,7 +152,7 @@ def draw_step(
     colours = {name: f"series-{place % NUM_SERIES}" for place, name in enumerate(phases)}
     on_cpu, _, _ = _drawn(named, begin, end, "Phases on the CPU in one step", phase_labels, colours)
     launching, _, _ = _drawn(launches, begin, end, "Launches on the CPU in one step", launch_labels, LAUNCH_COLOUR)
-    on_gpu, families, filled = _drawn(operations, begin, end, "What the GPU runs in one step", labels)
+    on_gpu, families, filled = _drawn(operations, begin, end, "What the GPU runs in one step", labels, waits=True)
     lanes = [Lane("CPU: phases", on_cpu), Lane("CPU: launches of kernels", launching), Lane("GPU", on_gpu)]
     idle = round(1 - float(filled.sum(axis=0).clip(max=1).mean()), 6)
     return StepLanes(end - begin, int(launches["end_ns"].max()) - begin, idle, phases, families, lanes)
@@ -170,9 +173,10 @@ def _drawn(
     label: str,
     labels: dict[str, str],
     colours: Mapping[str, str] = MappingProxyType({}),
+    waits: bool = False,
 ) -> tuple[Markup, list[str], np.ndarray]:
     """Picture of `operations` from begin to end, the families that can be seen, and `_filled`. colours: variables
-    for rows that have no family of kernels."""
+    for rows that have no family of kernels. waits: the GPU waits wherever none of them runs."""
     names, filled = _filled(operations[(operations["end_ns"] > begin) & (operations["start_ns"] < end)], begin, end)
     leading = np.full(PIXELS, -1)
     if names:
@@ -186,10 +190,13 @@ def _drawn(
         )
         for name in families
     )
+    ground = Markup('<rect width="{}" height="{}" fill="var(--{})"><title>{}</title></rect>').format(
+        PIXELS, HEIGHT, Markup(WAIT_COLOUR), WAITS
+    )
     svg = Markup(
         '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" stroke-width="{}" role="img"'
-        ' aria-label="{}">{}</svg>'
-    ).format(PIXELS, HEIGHT, HEIGHT, text.escape(label), bars)
+        ' aria-label="{}">{}{}</svg>'
+    ).format(PIXELS, HEIGHT, HEIGHT, text.escape(label), ground if waits else "", bars)
     return svg, families, filled
 
 

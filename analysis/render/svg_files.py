@@ -24,11 +24,13 @@ LINE, SWATCH, LETTER = 22, 10, 6.8
 
 
 class Entry(NamedTuple):
-    """An entry of a legend. variable: of its colour, without dashes in front; is_round: its marks are points."""
+    """An entry of a legend. variable: of its colour, without dashes in front; is_round: its marks are points;
+    is_hollow: they are outlines."""
 
     label: str
     variable: str
     is_round: bool = False
+    is_hollow: bool = False
 
 
 @cache
@@ -70,14 +72,16 @@ def _fill_in(drawing: str, colours: Mapping[str, str]) -> str:
 def _draw_legend(legend: Sequence[Entry], width: float) -> tuple[str, int]:
     """Return the entries side by side, in as many lines as it takes, and their height."""
     parts, x, y = [], 8.0, LINE // 2
-    for label, variable, is_round in legend:
+    for label, variable, is_round, is_hollow in legend:
         needed = SWATCH + 8 + LETTER * len(label) + 14
         if x > 8 and x + needed > width:
             x, y = 8.0, y + LINE
         corner = SWATCH / 2 if is_round else 1
+        colour = f'fill="{"none" if is_hollow else f"var(--{variable})"}"'
+        colour += f' stroke="var(--{variable})"' if is_hollow else ""
         parts.append(
             f'<rect x="{x:g}" y="{y - SWATCH / 2:g}" width="{SWATCH}" height="{SWATCH}" rx="{corner:g}"'
-            f' fill="var(--{variable})"/>'
+            f" {colour}/>"
             f'<text x="{x + SWATCH + 6:g}" y="{y + 4}" fill="var(--chart-text)">{escape(label)}</text>'
         )
         x += needed

@@ -222,9 +222,9 @@ def _heat_cell(case: str, row: dict[str, Any], shade: float, value: Column, link
 
 
 def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Sequence[str]) -> Markup:
-    """A quotient breaks before its sign only, and a unit stays with the last word; short words stay on one line; a
-    family's share has its colour. with_key: it carries its heading in CSV files, for a script, and over names of
-    models the order of `sizes`."""
+    """A quotient breaks before its sign only; a unit may take its own line, as it makes tables of many columns wider
+    than the page; short words stay on one line; a family's share has its colour. with_key: it carries its heading in
+    CSV files, for a script, and over names of models the order of `sizes`."""
     unit = FORMATS[column.kind].unit if column.kind in FORMATS else ""
     numeric = Markup(' class="num"') if column.kind in NUMERIC else Markup("")
     label = text.escape(column.label).replace("÷ ", "÷\u00a0")
@@ -233,7 +233,7 @@ def _heading(column: Column, families: dict[str, str], with_key: bool, sizes: Se
     family = column.key.removeprefix("share_")
     if family != column.key and family in families:
         label = family_chip(family, {family: column.label})
-    tail = Markup('\u00a0<span class="unit">{}</span>').format(unit) if unit else Markup("")
+    tail = Markup(' <span class="unit">{}</span>').format(unit) if unit else Markup("")
     key = Markup(' data-key="{}"').format(csv_heading(column.key, column.kind)) if with_key else Markup("")
     if with_key and sizes and (column.kind == "run" or column.key == "size"):
         key += Markup(' data-order="{}"').format(" ".join(sizes))
@@ -304,15 +304,16 @@ def _cell(
         width = f"{min(100.0, max(0.0, 100 * value)):.1f}"
         bar = Markup(' style="--bar:{}%"').format(width) if column.bar else Markup("")
         return Markup("<td{}{}>{}</td>").format(_raw(value, shown), bar, shown)
-    named, value = value, find_value_label(column.key, value)
+    named, value = value, label_value(column.key, row)
+    key = Markup(' data-k="{}"').format(text.escape(named)) if named != value else Markup("")
     if column.kind == "run":
         page = row.get(RUN_LEADS_TO)
         label = text.escape(value)
         if not page:
-            return _plain(label)
+            return _plain(label, key)
         case = [_case_word(other, row) for other in columns if other is column or other.key in CASE]
         said = Markup(' aria-label="{}"').format(text.escape(", ".join(case))) if len(case) > 1 else Markup("")
-        return Markup('<td><a href="{}"{}>{}</a></td>').format(address(page, root), said, label)
+        return Markup('<td{}><a href="{}"{}>{}</a></td>').format(key, address(page, root), said, label)
     if column.kind == "kernel":
         return Markup('<td class="kernel">{}</td>').format(kernel_details(value, row.get("family"), families))
     if column.kind == "kernel_entry":
@@ -321,7 +322,9 @@ def _cell(
     if column.kind == "page":
         page = row[f"{column.key}_leads_to"]
         label = text.escape(value)
-        return Markup('<td><a href="{}">{}</a></td>').format(address(page, root), label) if page else _plain(label)
+        if not page:
+            return _plain(label, key)
+        return Markup('<td{}><a href="{}">{}</a></td>').format(key, address(page, root), label)
     if column.kind == "words":
         return Markup('<td class="wrap">{}</td>').format(text.escape(value))
     if column.kind == "prose":
@@ -339,7 +342,6 @@ def _cell(
         return Markup('<td><span class="status status-{}">{}</span></td>').format(
             text.file_name(str(value)), text.escape(value)
         )
-    key = Markup(' data-k="{}"').format(text.escape(named)) if named != value else Markup("")
     words = find_value_words(column.key, named)
     also = Markup(' data-also="{}"').format(text.escape(words)) if words else Markup("")
     return Markup("<td{}{}>{}</td>").format(key, also, text.escape(value))
@@ -370,12 +372,20 @@ def _find_size(column: Column) -> float:
     return FORMATS[column.kind].size if column.kind in FORMATS else 1.0
 
 
-def _plain(label: Markup) -> Markup:
-    return Markup("<td>{}</td>").format(label)
+def label_value(key: str, row: Mapping[str, Any]) -> Any:
+    """Label the value of a row in column `key`: a model with its parameters, if the row has them, and a value of
+    another axis by its label."""
+    if key == "size":
+        return text.name_model_of(row)
+    return find_value_label(key, row[key])
+
+
+def _plain(label: Markup, key: Markup) -> Markup:
+    return Markup("<td{}>{}</td>").format(key, label)
 
 
 def _case_word(column: Column, row: dict[str, Any]) -> str:
-    value = find_value_label(column.key, row[column.key])
+    value = label_value(column.key, row)
     return f"{column.label} {value}" if column.kind in NUMERIC else str(value)
 
 

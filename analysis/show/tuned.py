@@ -5,6 +5,7 @@
 prints it in one of FORMS, and writes its page to FOLDER/tune.html.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,15 +62,23 @@ def show_tuned(
 
 def main(folder: Path, form: str) -> int:
     """Print a result, and write its page if what draws is installed. Returns the exit code."""
-    code = show_tuned(folder, form, print, print_line)
+    code = show_tuned(folder, form, _print, print_line)
     if code or find_missing("site"):
         return code
     quiet = form != "text"
     return show_tuned(folder, form, print_line if quiet else _print_page, print_line, html=folder / PAGE)
 
 
+def _print(text: str) -> None:
+    """Print, and go on if nobody reads it any more, as after `| head`: there is a page to write."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _print_page(path: str) -> None:
-    print(f"\nAs a page: {path}")
+    _print(f"\nAs a page: {path}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A result of `tune` as text for a terminal, Markdown, JSON, CSV and a page.
 
 The JSON form is a stable interface: `format_version`, `name`, `command`, `gpu_name`, `torch`, `is_complete`, `price`
-(usd_per_hour, vendor, source, read; null if none is known), `sentences` (headline, facts, losses, code, notes), `steps`
+(usd_per_hour, vendor, source, read; null if none is known), `sentences` (headline, facts, losses, check, apply: the
+command that writes the patch, code, notes), `steps`
 and `tried` (rows, whose keys are `STEP_COLUMNS` and `TRIED_COLUMNS` of `analysis.insight.tuned_ladder`) and `patch`
 (diff, to_write, present, written; null if none was made). Times are nanoseconds, sizes bytes, shares 0 to 1, prices US
 dollars, and null means not known.
@@ -23,6 +24,7 @@ from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.quantities import format_share
 
 FORMS = ("text", "json", "csv", "md")
+SENTENCES = ("headline", "facts", "losses", "check", "apply", "code", "notes")
 TITLES = {
     "steps": "The ladder",
     "other_code": "What other code could give",
@@ -61,7 +63,7 @@ def describe_tuned(ladder: TunedLadder) -> dict[str, Any]:
         {
             **{name: getattr(tuning, name) for name in ("name", "command", "gpu_name", "torch", "is_complete")},
             "price": price and {**price._asdict(), "read": price.read and str(price.read)},
-            "sentences": {name: getattr(ladder, name) for name in ("headline", "facts", "losses", "code", "notes")},
+            "sentences": {name: getattr(ladder, name) for name in SENTENCES},
             "steps": _list_rows(ladder.steps),
             "tried": _list_rows(ladder.tried),
             "patch": tuning.patch and tuning.patch.model_dump(),
@@ -110,11 +112,12 @@ def format_tuned_text(ladder: TunedLadder, width: int, is_whole: bool = False) -
     """Format a result for a terminal of so many columns: what it means first, then the tables, the patch last.
     is_whole: with all columns, whatever their width."""
     lines = wrap_text(name_tuned(ladder), width)
-    for line in (ladder.headline, *ladder.facts, ladder.losses, *ladder.notes):
+    for line in (ladder.headline, ladder.check, ladder.losses, *ladder.facts, *ladder.notes):
         lines += wrap_text(make_printable(line), width, "  ") if line else []
     if ladder.code:
         lines += ["", "What to write"]
         lines += [text for line in ladder.code for text in wrap_text(make_printable(line), width, "  ")]
+        lines += ["  The command that writes the patch:", f"    {make_printable(ladder.apply)}"] if ladder.apply else []
     narrow = []
     for name, title, rows in list_tables(ladder):
         fitted, dropped = fit_table(f"tuned_{name}", rows, width, is_whole)
@@ -128,20 +131,25 @@ def format_tuned_text(ladder: TunedLadder, width: int, is_whole: bool = False) -
 
 def format_tuned_markdown(ladder: TunedLadder) -> str:
     lines = [f"# {escape_markdown(name_tuned(ladder))}", "", f"**{escape_markdown(make_printable(ladder.headline))}.**"]
-    facts = [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line]
+    facts = [line for line in (ladder.check, ladder.losses, *ladder.facts, *ladder.notes) if line]
     lines += ["", *(f"- {escape_markdown(make_printable(line))}" for line in facts)]
     if ladder.code:
         lines += ["", "## What to write", "", *(f"- {escape_markdown(make_printable(line))}" for line in ladder.code)]
+        lines += (
+            ["", "The command that writes the patch:", "", *_fence([make_printable(ladder.apply)], "bash")]
+            if ladder.apply
+            else []
+        )
     for _, title, rows in list_tables(ladder):
         lines += ["", f"## {title}", "", *format_table(rows)]
     if diff := list_diff_lines(ladder):
-        lines += ["", "## The patch", "", *_fence(diff)]
+        lines += ["", "## The patch", "", *_fence(diff, "diff")]
     return "\n".join(lines) + "\n"
 
 
-def _fence(diff: list[str]) -> list[str]:
-    """Put a diff between fences that are longer than any in it."""
+def _fence(code: list[str], language: str) -> list[str]:
+    """Put lines of code between fences that are longer than any in them."""
     fence = "```"
-    while any(fence in line for line in diff):
+    while any(fence in line for line in code):
         fence += "`"
-    return [f"{fence}diff", *diff, fence]
+    return [f"{fence}{language}", *code, fence]

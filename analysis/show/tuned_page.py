@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from profiler_job.analysis.insight.tuned_ladder import TunedLadder, chart_ladder, list_diff_lines, name_tuned
 from profiler_job.analysis.insight.tuned_limits import (
+    COLOURS,
     SCOPES,
     chart_tuned_limits,
     describe_tuned_limits,
@@ -30,21 +31,29 @@ PARTS_NOTE = Markup(
 def render_tuned(ladder: TunedLadder, steps: Sequence[TunedStep] = ()) -> str:
     """Render the page. steps: whose parts are drawn."""
     title = name_tuned(ladder)
-    parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead")]
+    checks = [line for line in (ladder.check, ladder.losses) if line]
     drawn = [_draw_step(step, f"step-{number}") for number, step in enumerate(steps)]
-    parts += [*drawn[:1], _draw_limits(ladder)]
+    parts = [Markup("<h1>{}</h1>").format(title), render_list([ladder.headline], "lead"), *drawn[:1]]
+    parts.append(_draw_limits(ladder))
     if ladder.code:
         parts += [Markup("<h2>What to write</h2>"), render_list(ladder.code, "")]
-    parts += [_draw_ladder(ladder), *drawn[1:]]
-    if lines := [line for line in (*ladder.facts, ladder.losses, *ladder.notes) if line]:
+    if ladder.apply:
+        code = _draw_code([make_printable(ladder.apply)])
+        parts.append(Markup("<p>{}</p>\n{}").format("Write the patch into the script:", code))
+    parts += [render_list(checks, ""), _draw_ladder(ladder), *drawn[1:]]
+    if lines := [line for line in (*ladder.facts, *ladder.notes) if line]:
         parts += [Markup("<h2>In numbers</h2>"), render_list(lines, "")]
     for name, heading, rows in list_tables(ladder):
         parts.append(Markup("<h2>{}</h2>\n{}").format(heading, render_table(rows)))
         if name == "steps":
             parts.append(Markup('<p class="faint">{}</p>').format(NOTE))
     if diff := list_diff_lines(ladder):
-        parts.append(Markup('<h2>The patch</h2>\n<pre class="scroll"><code>{}</code></pre>').format("\n".join(diff)))
+        parts.append(Markup("<h2>The patch</h2>\n{}").format(_draw_code(diff)))
     return render_document(make_printable(title), parts)
+
+
+def _draw_code(lines: Sequence[str]) -> Markup:
+    return Markup('<pre class="scroll"><code>{}</code></pre>').format("\n".join(lines))
 
 
 def _draw_step(step: TunedStep, name: str) -> Markup:
@@ -73,10 +82,11 @@ def _draw_limits(ladder: TunedLadder) -> Markup:
         return Markup("")
     names = [*SCOPES.values()]
     legend = Markup("").join(
-        Markup('<li><span class="swatch" style="background:var(--series-{})"></span>{}</li>').format(i, name)
-        for i, name in enumerate(names)
+        Markup('<li><span class="swatch" style="background:var(--{})"></span>{}</li>').format(colour, name)
+        for colour, name in zip(COLOURS, names)
     )
-    drawings = _draw("stacked_parts", chart_tuned_limits(limits), "limits", by=["label"], order=names, value="time_ns")
+    options: dict[str, Any] = {"by": ["label"], "order": names, "value": "time_ns", "colours": COLOURS}
+    drawings = _draw("stacked_parts", chart_tuned_limits(limits), "limits", **options)
     return Markup('<h2>What limits a step</h2>\n<p>{}</p>\n{}\n<ul class="legend">{}</ul>').format(
         make_printable(describe_tuned_limits(limits)), drawings, legend
     )

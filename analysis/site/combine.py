@@ -11,7 +11,14 @@ from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.recording.load_parts import LARGE
 from profiler_job.analysis.recording.run_table import RunTable, join_parts, keep_runs, number_rows
 from profiler_job.analysis.render.text import file_name
-from profiler_job.jobs.contract.studies import AGAIN
+from profiler_job.jobs.contract.plain import PLAIN
+from profiler_job.jobs.contract.studies import AGAIN, LADDER, OPTIMIZER, PRECISION
+
+BY_TURNS = (PRECISION, OPTIMIZER)
+"""Studies of one change, called as its axis: without a recording of its own, the turns of LADDER answer its question.
+"""
+PARTS = "parts"
+"""Key of the manifests of joined recordings, in the manifest of all."""
 
 
 def refuse_doubled_runs(recordings: Mapping[Path, store.Recording]) -> None:
@@ -60,7 +67,10 @@ def join_recordings(recordings: list[store.Recording]) -> store.Recording:
     missing = dict.fromkeys(run for rec in recordings for run in rec.manifest.get("not_run", ()))
     not_run = [run for run in missing if run not in set(run_ids)]
     name = ", ".join(dict.fromkeys(str(rec.manifest.get("name", "")) for rec in recordings))
-    return store.Recording(manifest=first.manifest | {"not_run": not_run, "name": name}, **tables)
+    rates: list[Any] = next((known for rec in recordings if (known := rec.manifest.get("calibration"))), [])
+    manifest = first.manifest | {"not_run": not_run, "name": name, "calibration": rates}
+    manifest[PARTS] = [rec.manifest for rec in recordings]
+    return store.Recording(manifest=manifest, **tables)
 
 
 def join_tables(frames: list[pd.DataFrame]) -> pd.DataFrame:
@@ -100,6 +110,33 @@ def select_runs(rec: store.Recording, run_ids: list[str]) -> store.Recording:
         if isinstance(frame, RunTable) or "run_id" in frame:
             tables[name] = number_rows(keep_runs(frame, run_ids))
     return replace(rec, **tables)
+
+
+def find_studies_by_turns(studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
+    """Return what answers for each of BY_TURNS that has no recording: the runs of LADDER that took turns with others
+    that differ from them in its axis alone, and are plain but for it. A study is missing where there are none."""
+    if LADDER not in studies:
+        return {}
+    rec = studies[LADDER]
+    groups = rec.processes.loc[rec.processes["group"].astype(str) != "", ["run_id", "group"]].drop_duplicates()
+    turned = rec.runs.merge(groups.astype({"run_id": str}), on="run_id")
+    by_study = {}
+    for axis in BY_TURNS:
+        is_plain = [turned[name].astype(str) == value for name, value in PLAIN.items() if name != axis]
+        runs = turned[pd.concat(is_plain, axis=1).all(axis=1)]
+        run_ids = runs.loc[runs.groupby("group")[axis].transform("nunique") > 1, "run_id"].unique()
+        if axis not in studies and len(run_ids):
+            chosen = select_runs(rec, [*run_ids])
+            by_study[axis] = replace(chosen, manifest=_choose_manifest(rec.manifest, {*run_ids}))
+    return by_study
+
+
+def _choose_manifest(joined: dict[str, Any], run_ids: set[str]) -> dict[str, Any]:
+    """Return the manifest of a recording of some runs of joined ones: name and date are of those that hold them."""
+    parts: list[dict[str, Any]] = joined.get(PARTS, [joined])
+    used = [part for part in parts if run_ids & {run["run_id"] for run in part.get("runs", ())}] or parts
+    name = ", ".join(str(part.get("name", "")) for part in used)
+    return used[-1] | {"name": name, "calibration": joined.get("calibration", [])}
 
 
 def name_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:

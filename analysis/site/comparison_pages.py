@@ -179,7 +179,9 @@ def list_pairs(side: Sides) -> list[tuple[str, str]]:
 
 
 def describe_mixes(compared: Comparison) -> dict[str, Answer]:
-    """What differs among the runs of each side."""
+    """What differs among the runs of each side. Nothing within a study: there a pair is of one recording."""
+    if compared.first.recording is compared.second.recording:
+        return {}
     return {
         letter: environment.mix(side.recording.runs, is_main=False, side=f"{letter}, {side.label}")
         for letter, side, _ in list_compared_runs(compared)
@@ -203,7 +205,7 @@ def write_runs_compared(
         if here and side.recording:
             rec = select_runs(side.recording, here)
             checks = check_recording(rec).tables["checks"].rows
-            of_side = replace(site, notes=(notes[letter],))
+            of_side = replace(site, notes=(notes[letter],) if notes else ())
             strips = write_timelines(rec, of_side, in_full=in_full)
             named = f"{letter}, {side.label}"
             written = write_run_pages(

@@ -13,6 +13,7 @@ from profiler_job.analysis.pages.questions import ALL_QUESTIONS
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.text import inline
+from profiler_job.analysis.site.combine import BY_TURNS
 from profiler_job.jobs.contract.outputs import check_file, write_file
 from profiler_job.jobs.contract.printable import make_printable
 from profiler_job.jobs.contract.studies import LADDER, LOSSES, STUDIES, find_study_folder
@@ -90,8 +91,8 @@ def describe_recordings(data: Path) -> str:
 
 def _pages_of(study: str) -> str:
     """The titles of the pages of a study; the home page shows those of all."""
-    of = LADDER if study == LOSSES else study
-    titles = [question.title for question in ALL_QUESTIONS.values() if (question.study or "") == of]
+    shown = {LOSSES: (LADDER,), LADDER: (LADDER, *BY_TURNS)}.get(study, (study,))
+    titles = [question.title for question in ALL_QUESTIONS.values() if (question.study or "") in shown]
     return ", ".join(f"*{title}*" for title in titles) or "the home page"
 
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from profiler_job.analysis.metrics import run_grid
 from profiler_job.analysis.pages import home, home_cases, run_page, unmeasured_cases
 from profiler_job.analysis.pages.home_cases import HomeCase
+from profiler_job.analysis.pages.other_cases import fill_cards
 from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
@@ -66,7 +67,7 @@ def write_home(
     if cases:
         first = home_cases.choose_case(cases)
         for case in cases:
-            states = _collect_states(case, names, screens, links)
+            states = _collect_states(case, cases, names, screens, links)
             shown = _choose_state(case, names)
             if case is first:
                 pages |= {"states": states, "shown": shown}
@@ -114,6 +115,7 @@ def _lead_up(link: str) -> Markup:
 
 def _collect_states(
     case: HomeCase,
+    cases: Sequence[HomeCase],
     names: Sequence[str],
     screens: Mapping[tuple[int, str], Mapping[str, Any]],
     links: Sequence[Mapping[str, str]],
@@ -121,7 +123,7 @@ def _collect_states(
     states = []
     for name in names:
         place = case.runs.get(name)
-        screen = screens[place] if place else None
+        screen = fill_cards(case, name, cases, screens) if place else None
         known = screens[case.timed[name]] if name in case.timed else screen
         step_ns = known["numbers"]["step_ns"] if known else None
         link = links[place[0]].get(place[1], "") if place else ""

@@ -22,6 +22,7 @@ from profiler_job.analysis.pages import (
     study_runs,
     telemetry,
 )
+from profiler_job.analysis.pages.home_cases import STATES, select_state
 from profiler_job.analysis.pages.questions import STUDIES
 from profiler_job.analysis.prediction import ledger
 from profiler_job.analysis.recording import store
@@ -36,6 +37,7 @@ from profiler_job.analysis.site.page_context import (
     describe_version,
     find_run_pages,
     identify_runs,
+    name_precisions,
     name_sections_page,
 )
 from profiler_job.analysis.site.site_writer import Site
@@ -54,14 +56,24 @@ def write_lists(
     listed = run_list.answer(rec.runs, rec.steps, rec.kernels, rec.memops, rec.processes, rec.telemetry, price)
     site.write("report/runs.md", "run_list.md", listed, **measured_in)
     linked = [rec, *(_select_eager(studies[name]) for name in (TRAINED,) if name in studies)]
-    names = kernel_glossary.answer([of.kernels for of in linked])
+    names = kernel_glossary.answer([of.kernels for of in linked], _list_states(rec, studies))
     of_both = describe_conditions(replace(rec, runs=join_tables([of.runs for of in linked])))
-    site.write("report/kernels.md", "kernel_glossary.md", names, **of_both)
+    site.write("report/kernels.md", "kernel_glossary.md", names, has_charts=bool(names.charts), **of_both)
     calls = cuda_calls.answer(rec.runs, rec.steps, rec.kernels, rec.api, rec.memops)
     site.write(f"report/{cuda_calls.SLUG}.md", "cuda_calls.md", calls, **measured_in)
     write_old_addresses(site, studies)
     about = data_page.answer(store.dictionary(), downloads)
     site.write("report/data.md", "data_page.md", about)
+
+
+def _list_states(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:
+    """The main recording, if it is in one state, and of those as people train what is in another."""
+    states = {name: rec for name in (name_precisions(rec),) if name in STATES}
+    for state in STATES[1:] if TRAINED in studies and states else ():
+        trained = select_state(studies[TRAINED], state, rec.runs["batch_size"])
+        if state not in states and (trained.runs["profiled_steps"] > 0).any():
+            states[state] = trained
+    return states
 
 
 def _select_eager(rec: store.Recording) -> store.Recording:
@@ -77,7 +89,8 @@ def write_tested(site: Site, measured: Path) -> None:
     folder = measured.parent / ledger.FOLDER
     predicted = ledger.compare_with_measured(ledger.read_all(folder), ledger.read_measured(folder))
     scored = predictions.answer(_figures(measured / "parts.json"), predicted)
-    site.write(f"report/{predictions.SLUG}.md", "predictions.md", scored)
+    of_scripts = replace(site, recording={})  # predictions are of scripts, of which no recording is published
+    of_scripts.write(f"report/{predictions.SLUG}.md", "predictions.md", scored)
     site.write("report/glossary.md", "glossary.md", NOTHING)
     site.write("report/commands.md", "commands.md", command_reference.make_answer())
     site.write("report/output.md", "output.md", output_reference.answer())

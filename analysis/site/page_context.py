@@ -1,6 +1,6 @@
 """What several kinds of pages need: questions asked of a recording, sites, paths and conditions of pages."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
-from profiler_job.analysis.render.text import file_name
+from profiler_job.analysis.render.text import file_name, name_model_of
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.layout import SCRIPT
 
@@ -68,6 +68,25 @@ def describe_version(manifest: Mapping[str, Any]) -> dict[str, str]:
     return {"name": str(manifest.get("name") or ""), "date": date_of, "commit": str(manifest.get("commit") or "")}
 
 
+def join_versions(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Name several recordings, each as `describe_version` does: all names, the last date, and the commit that made all
+    of them, if one did."""
+    names = [name for version in versions for name in version["name"].split(", ") if name]
+    commits = {version["commit"] for version in versions}
+    return {
+        "name": ", ".join(dict.fromkeys(names)),
+        "date": max((version["date"] for version in versions), default=""),
+        "commit": commits.pop() if len(commits) == 1 else "",
+    }
+
+
+def name_models(runs: pd.DataFrame) -> dict[str, str]:
+    """Name each model with its parameters, by size."""
+    columns = [name for name in ("workload", "size", "num_parameters") if name in runs]
+    each = runs[columns].sort_values("num_parameters").drop_duplicates("size").to_dict("records")
+    return {str(run["size"]): name_model_of(run) for run in each}
+
+
 def make_site(rec: store.Recording, docs: Path) -> Site:
     """Where the pages of the main recording are written."""
     labels = {key: family.label for key, family in kernel_families.FAMILIES.items()}
@@ -83,6 +102,7 @@ def make_site(rec: store.Recording, docs: Path) -> Site:
         run_links=links,
         notes=notes,
         sizes=sizes,
+        models=name_models(rec.runs),
         recording=describe_version(rec.manifest),
         properties=run_grid.property_names(rec.runs),
         has_glossary=not rec.manifest.get(SCRIPT),
@@ -97,9 +117,15 @@ def make_site_of_study(site: Site, study: str, studied: store.Recording, main: p
     columns = tuple(run_grid.case_columns(runs))
     sizes, version = run_grid.list_sizes(runs), describe_version(studied.manifest)
     links = {run[0]: page for run, page in find_run_pages(study, studied, known).items()}
-    names = run_grid.property_names(runs)
     return replace(
-        site, case_columns=columns, run_links=links, notes=notes, sizes=sizes, recording=version, properties=names
+        site,
+        case_columns=columns,
+        run_links=links,
+        notes=notes,
+        sizes=sizes,
+        models={**site.models, **name_models(runs)},
+        recording=version,
+        properties=run_grid.property_names(runs),
     )
 
 

@@ -58,12 +58,12 @@ def show_figures(markdown: str, docs: Path, page: str, is_question: bool) -> str
 
 
 def place_figures(markdown: str, figures: Mapping[str, str], is_question: bool) -> str:
-    """Return the Markdown with `figures` (by the links to their CSV) in the places of their tables and pictures.
-    is_question: its first paragraph is its answer."""
+    """Return the Markdown with `figures` (by the links to their CSV) in the places of their tables and pictures; "" if
+    the one before contains it. is_question: its first paragraph is its answer."""
 
     def replace(block: re.Match[str]) -> str:
         figure = figures.get(block["csv"])
-        return f"\n{figure}\n\n" if figure else block[0]
+        return block[0] if figure is None else f"\n{figure}\n\n"
 
     return _EVIDENCE.sub(replace, _BLOCK.sub(replace, _mark_words(markdown, is_question)))
 

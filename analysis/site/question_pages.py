@@ -1,6 +1,7 @@
 """The pages of questions and studies, the home page and the reconciliation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from profiler_job.analysis.pages import telemetry, token_costs
 from profiler_job.analysis.pages.home_cases import BF16
 from profiler_job.analysis.pages.question import Inputs, Question
 from profiler_job.analysis.pages.questions import QUESTIONS, STUDIES, group_by_section
+from profiler_job.analysis.pages.run_page import describe_rate
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.pages.topics import ANATOMY, METHODS, TOPICS
 from profiler_job.analysis.recording import store
@@ -21,7 +23,7 @@ from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import file_name, plain
 from profiler_job.analysis.render.timeline import pack
 from profiler_job.analysis.show.wait_stacks import draw_stacks, format_stacks
-from profiler_job.analysis.site.combine import find_rates, select_rates, select_runs
+from profiler_job.analysis.site.combine import find_rates, find_studies_by_turns, select_rates, select_runs
 from profiler_job.analysis.site.home_page import list_recordings, write_home
 from profiler_job.analysis.site.methods_page import TrustSection, render_section
 from profiler_job.analysis.site.page_context import (
@@ -30,8 +32,10 @@ from profiler_job.analysis.site.page_context import (
     check_recording,
     describe_conditions,
     describe_question_conditions,
+    describe_version,
     find_run_pages,
     identify_runs,
+    join_versions,
     make_site,
     make_site_of_study,
     name_precisions,
@@ -44,7 +48,7 @@ from profiler_job.jobs.contract.changes import TRIABLE
 from profiler_job.jobs.contract.modes import MODES
 from profiler_job.jobs.contract.studies import AGAIN, TRAINED
 
-ALSO = {"clocks": "How do the clocks differ?"}
+ALSO = {"clocks": "Do the clocks agree?"}
 """What the further templates of a question answer."""
 
 
@@ -77,7 +81,8 @@ def write_questions(
     calibration = find_rates([*studies.values(), rec])
     checked = checked or check_recording(rec, studies)
     states = answer_states(site, list_recordings(rec, studies), gains, bands, run_pages)
-    recorded = {**studies, TRAINED: states.recordings.get(BF16)}  # its question is about what answers for BF16
+    # The question of TRAINED is about what answers for BF16.
+    recorded = {**studies, **find_studies_by_turns(studies), TRAINED: states.recordings.get(BF16)}
 
     def write_question(question: Question) -> dict[str, Any]:
         answer = ask(question, rec, bands=bands, studies=studies)
@@ -131,6 +136,9 @@ def write_study(
     what home and topics show of it."""
     is_main = given.recording is given.main
     own = site if is_main else make_site_of_study(site, question.study or "", given.recording, given.main.runs, known)
+    if question.reads_all:
+        versions = [describe_version(rec.manifest) for rec in (given.main, *given.studies.values())]
+        own = replace(own, recording=join_versions(versions))
     return _write_question(own, question, question.answer(given), given.recording, price=price)
 
 
@@ -165,12 +173,14 @@ def write_overview_of_script(
     checked: Answer,
     compared: Sequence[Mapping[str, Any]] = (),
     tuned: Sequence[Mapping[str, str]] = (),
+    price: telemetry.Price | None = None,
 ) -> tuple[Site, str]:
     """Write the first page of the report on a script, and the reconciliation (`checked`); gives the page's verdict.
-    compared: facts of the pages of comparisons. tuned: pages of results of `tune`, as `write_tuned` gives them."""
+    compared: facts of the pages of comparisons. tuned: pages of results of `tune`, as `write_tuned` gives them.
+    price: of the GPUs of the run, instead of the list price."""
     site = make_site(rec, docs)
     site.write("report/reconciliation.md", "reconciliation.md", checked)
-    first = write_script_page(site, select_main_run(rec), compared, tuned)
+    first = write_script_page(site, select_main_run(rec), compared, tuned, price)
     return site, plain(site.block("index.md", "script_page.md", first, "verdict"))
 
 
@@ -185,11 +195,13 @@ def write_script_page(
     rec: store.Recording,
     compared: Sequence[Mapping[str, Any]] = (),
     tuned: Sequence[Mapping[str, str]] = (),
+    price: telemetry.Price | None = None,
 ) -> Answer:
-    """Write the first page of the report on a script, and return its answer."""
+    """Write the first page of the report on a script, and return its answer. price: instead of the list price."""
     first, of_run, _ = answer_script(rec)
     screen = of_run.facts["screen"]
-    screen["numbers"]["tokens_per_s"] = screen["numbers"]["tokens_per_s"] or first.facts["tokens_per_s"]
+    if first.facts["tokens_per_s"] and not screen["numbers"]["tokens_per_s"]:
+        screen["numbers"] |= describe_rate(screen["run"], first.facts["tokens_per_s"], price)
     triable = next((card for card in screen["cards"] if {*card["changes"]} <= {*TRIABLE}), None)
     more: dict[str, Any] = {"compared": compared, "tuned": tuned, "screen": screen, "triable": triable}
     if len(stacks := first.facts["stacks"]):
@@ -225,4 +237,5 @@ def _write_question(
     site.write(question.page, template, answer, **words, **measured)
     verdict = site.block("index.md", template, answer, "verdict")
     parts = render_in_topics(site, question, template, answer)
-    return {"title": question.title, "slug": question.slug, "verdict": verdict, "parts": parts}
+    said = {"title": question.title, "slug": question.slug, "verdict": verdict, "parts": parts}
+    return said | {"recording": dict(site.recording)}

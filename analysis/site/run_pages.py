@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from profiler_job.analysis.insight import run_limit
+from profiler_job.analysis.insight.limit_lines import describe_waits
 from profiler_job.analysis.pages import (
     run_page,
     telemetry,
@@ -17,7 +19,7 @@ from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.run_table import count_rows, iterate_parts
 from profiler_job.analysis.render import strip, timeline
 from profiler_job.analysis.render.answer import Answer
-from profiler_job.analysis.render.text import duration, file_name, inline, plain
+from profiler_job.analysis.render.text import duration, file_name, inline, name_model_of, plain
 from profiler_job.analysis.site.page_context import (
     check_recording,
     describe_conditions,
@@ -26,7 +28,7 @@ from profiler_job.analysis.site.page_context import (
     name_folder,
 )
 from profiler_job.analysis.site.site_writer import Site
-from profiler_job.jobs.contract.axes import find_value_words
+from profiler_job.jobs.contract.axes import find_value_label
 from profiler_job.jobs.contract.layout import SCRIPT
 from profiler_job.jobs.contract.modes import MODES
 
@@ -87,8 +89,8 @@ def write_run_pages(
     tables = {name: getattr(rec, name) for name in run_page.TABLES}
     for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
-        mode = find_value_words("mode", str(run["mode"])) or run["mode"]
-        label = inline(f"{run['size']} · {run['context_length']} · {mode}")
+        mode = find_value_label("mode", str(run["mode"]))
+        label = inline(f"{name_model_of(run)} · {run['context_length']:,} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
         of_side = side.partition(", ")[2]
         title = inline(titles.title_of(run) + (f" · {of_side}" if side else ""))
@@ -162,6 +164,7 @@ def write_timelines(rec: store.Recording, site: Site, *, in_full: Collection[str
         if said["lanes"] is None:
             said["strip"] = strip.draw_block(launched, moved, dict(site.families))
             said["in_step"] = strip.draw_step(ranges[ranges["step"] == step], launched, moved, dict(site.families))
+            said["waits"] = describe_waits(run_limit.split_steps(launched, moved)) if said["in_step"] else ""
         if has_files := str(run_id) in in_full:
             trace = timeline.trace_step(names[str(run_id)], step, ranges, kernels, memops)
             files = {}

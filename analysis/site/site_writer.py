@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,46 +32,21 @@ from profiler_job.analysis.render import finding_rows as findings
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table
 from profiler_job.analysis.site import front_matter, page_figures
 from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
+from profiler_job.analysis.site.state_figures import show_charts_by_state
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 QUERY = "?of="
 """Names the part of a page that a script shows."""
 ANY_HEADING = re.compile("^(#+ )", re.MULTILINE)
+IN_TITLE = re.compile(r"(?<!\S)\S+(?= · \d)")
+"""The model of a case: `small · 128`."""
 METHOD = re.compile("^## How this was measured\n", re.MULTILINE)
 """Where a question's page has its notes."""
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\W*[A-Z])")
 """Between two sentences: neither within a number nor after an abbreviation."""
 NOT_MEASURED = "Not measured."
 TEMPLATES = Path(__file__).resolve().parents[1] / "pages"
-FILTERS = (
-    "duration",
-    "seconds",
-    "percent",
-    "percent_span",
-    "points",
-    "points_lost",
-    "ratio",
-    "ratio_span",
-    "rough_ratio",
-    "ratio_range",
-    "percent_range",
-    "rounded",
-    "thousands",
-    "short_parameters",
-    "count",
-    "span",
-    "quantity",
-    "size",
-    "parameters",
-    "listing",
-    "when",
-    "day",
-    "counted",
-    "part_of",
-    "beyond",
-    "wall_noise",
-)
 
 
 class _Compiled(jinja2.BytecodeCache):
@@ -105,9 +81,9 @@ class Site:
     `families` are the labels of the kernel families by key; `case_columns` name a case in sentences, which link to the
     page of the run. `run_links` have that by run id: its path below docs, without .md. What the `notes` say, each with
     the template mix.md, is below the heading of every page, or where a question says how it was measured. `sizes` are
-    names of models, the smallest first. `recording`:
-    name, date and commit of the program of what the pages are about, for their feet. `properties`: what its runs may be
-    looked for by (`run_grid.property_names`). has_glossary: the words of the glossary are links to it.
+    names of models, the smallest first, and `models` have their names with parameters. `recording`: name, date and
+    commit of the program of what the pages are about, for their feet. `properties`: what its runs may be looked for by
+    (`run_grid.property_names`). has_glossary: the words of the glossary are links to it.
     """
 
     docs: Path
@@ -117,6 +93,7 @@ class Site:
     run_links: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[Answer, ...] = ()
     sizes: tuple[str, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
     recording: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     has_glossary: bool = False
@@ -133,7 +110,7 @@ class Site:
             bytecode_cache=_COMPILED,
             optimized=False,  # what pages share may contain nothing that a page's own filter makes
         )
-        self.env.filters |= {name: getattr(text, name) for name in FILTERS} | {
+        self.env.filters |= {name: getattr(text, name) for name in text.FILTERS} | {
             "text": text.inline,
             "html": text.escape,
             "snippet": text.snippet,
@@ -268,6 +245,10 @@ def page_address(page: str, root: str) -> Markup:
     return Markup(path) + (Markup(QUERY) + path_markup(query) if query else "")
 
 
+def _find_colour(chart: Chart, at: int) -> str:
+    return str(chart.options["colours"][at] if "colours" in chart.options else f"series-{at}")
+
+
 def _with_labels(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of a chart, with the values of axes as tables call them."""
     labelled = [name for name in rows if name in AXES and AXES[name].labels]
@@ -294,6 +275,8 @@ class _Page:
         self.claimed: list[tuple[Claim, Markup, findings.Read]] = []
         self.figures: dict[str, str] = {}
         """Tables and figures as the site shows them, by the link to their CSV, by which the Markdown names them."""
+        self.named: set[str] = set()
+        """Models whose parameters a sentence has named."""
 
     def render(self, template: str, **extra: Any) -> str:
         return self.environment().get_template(template).render(self.context() | extra)
@@ -313,8 +296,9 @@ class _Page:
             "evidence": self.evidence,
             "table": self.table,
             "chart": self.chart,
+            "charts_by_state": partial(show_charts_by_state, self),
             "heat": self.heat,
-            "icicle": icicle.draw,
+            "icicle": partial(icicle.draw, has_reader=True),
             "tabulate": icicle.tabulate,
             "kind_labels": icicle.LABELS,
             "format_gain": screen_source.format_gain,
@@ -340,6 +324,7 @@ class _Page:
             "modules": lambda paths: text.listing(tables.module_names(paths)[:3]) or Markup("outside modules"),
             "kernel": self.kernel,
             "case": self.case,
+            "model": self.model,
         }
         env.filters = self.site.env.filters | more
         return env
@@ -359,7 +344,7 @@ class _Page:
         if not words:
             return Markup("")
         self.claimed.append((self.answer.claims[key], words, read))
-        return Markup("- ") + words + Markup("[rows]({})\n").format(Markup(self._csv_link(f"rows-{key}")))
+        return Markup("- ") + words + Markup("[rows]({})\n").format(Markup(self.link_rows(f"rows-{key}")))
 
     def evidence(self) -> Markup:
         """The rows behind every claim made so far, a line each; the site folds them under their sentences."""
@@ -393,9 +378,13 @@ class _Page:
         phases = drawn.phases if isinstance(drawn, strip.StepLanes) else []
         entries = [svg_files.Entry(name, f"series-{at % strip.NUM_SERIES}") for at, name in enumerate(phases)]
         entries += self._list_families(drawn.families)
+        has_waits = not isinstance(drawn, strip.Lanes)  # of ranks, a lane may be empty while another is not
+        entries += [svg_files.Entry(strip.WAITS, strip.WAIT_COLOUR)] * has_waits
         link = self._write_picture(key, strip.stack(drawn.lanes), entries)
         take_along = tables.to_take_along(key, "", self.root)
-        html = self.render_part("strips.html", key=key, title=title, drawn=drawn, phases=phases, take_along=take_along)
+        waits = [(strip.WAITS, Markup(strip.WAIT_COLOUR))] * has_waits
+        extra = {"phases": phases, "waits": waits, "take_along": take_along}
+        html = self.render_part("strips.html", key=key, title=title, drawn=drawn, **extra)
         shown = Markup("**{title}** · [SVG]({link})\n\n![{title}]({link})").format(title=title, link=Markup(link))
         return self._add_figure(link, shown, html)
 
@@ -459,69 +448,78 @@ class _Page:
         """HTML of a template, without blank lines."""
         return Markup("\n".join(line for line in self.render(template, **extra).splitlines() if line.strip()))
 
-    def regimes(self, key: str) -> Markup:
-        """The table `key` as a map of what limits each case."""
+    def regimes(self, key: str, shown: str) -> Markup:
+        """The table `key` as a map of what limits each case. shown: the state that a reader sees first."""
         table = self.answer.tables[key]
         link = self._csv(key, table.rows.drop(columns="leads_to"), table.columns)
         drawn = (table, link, self.root)
-        return self._add_figure(link, regime_map.to_markdown(*drawn), regime_map.to_html(*drawn))
+        return self._add_figure(link, regime_map.to_markdown(*drawn), regime_map.to_html(*drawn, shown))
 
     def _csv(self, key: str, rows: pd.DataFrame, columns: tuple[Column, ...]) -> str:
         self.site._write_text(f"{self.folder}/{text.file_name(key)}.csv", tables.to_csv(rows, columns))
-        return self._csv_link(key)
+        return self.link_rows(key)
 
-    def _csv_link(self, key: str) -> str:
+    def link_rows(self, key: str) -> str:
         return self._link(f"{self.folder}/{text.file_name(key)}.csv")
 
     def _link(self, path: str) -> str:
         return posixpath.relpath(path, posixpath.dirname(self.path) or ".")
 
-    def chart(self, key: str) -> Markup:
+    def chart(self, key: str, before: str = "") -> Markup:
         """A picture, a file of its own. On the site it is a figure with a wide and a narrow drawing (CSS shows one),
-        its legend, and what a reader may take along: its rows, the drawing, its address, and how to cite it."""
-        chart = self.answer.charts[key]
+        its legend, and what a reader may take along: its rows, the drawing, its address, and how to cite it. before:
+        what its title begins with."""
+        chart = replace(self.answer.charts[key], title=before + self.answer.charts[key].title)
         if not len(chart.rows):
             return Markup("*{}: not measured.*").format(text.inline(chart.title))
-        rows = _with_labels(chart.rows)
-        wide, narrow = (
-            charts.render(chart.kind, rows, f"{key}-{name}", width, chart.title, **chart.options)
+        csv_link = self._csv(f"chart-{key}", chart.rows, ())
+        (wide, runs, _), (narrow, more, unnamed) = (
+            self._draw(chart, name, width)
             for name, width in (("wide", chart_parts.WIDE), ("narrow", chart_parts.NARROW))
         )
-        link, entries = self._csv(f"chart-{key}", chart.rows, ()), self._list_legend(chart)
-        picture = self._write_picture(f"chart-{key}", wide, entries)
+        chart = self._name_series(chart)
+        note = Markup('<p class="legend">{}</p>').format(", ".join(unnamed)) if unnamed else ""
+        of_marks = json.dumps(runs | more, ensure_ascii=False, separators=(",", ":"))
+        picture = self._write_picture(f"chart-{key}", wide, self._list_legend(chart))
         html = Markup(
             '<figure class="chart" id="chart-{}"{} data-search-exclude>\n<figcaption><span class="title">{}</span>{}'
             "</figcaption>\n{}\n{}\n</figure>"
         ).format(
             key,
-            self._runs_of(chart.options, rows),
+            Markup(' data-runs="{}"').format(of_marks) if runs | more else "",
             text.escape(chart.title),
-            tables.to_take_along(f"chart-{key}", link, self.root),
+            tables.to_take_along(f"chart-{key}", csv_link, self.root),
             self._legend(chart),
-            Markup('<div class="wide">{}</div>\n<div class="narrow">{}</div>').format(Markup(wide), Markup(narrow)),
+            Markup('<div class="wide">{}</div>\n<div class="narrow">{}{}</div>').format(
+                Markup(wide), Markup(narrow), note
+            ),
         )
         shown = Markup("![{}]({})").format(text.inline(chart.title), Markup(picture))
-        return self._add_figure(link, pipe_tables.write_caption(chart.title, link) + shown, html)
+        return self._add_figure(csv_link, pipe_tables.write_caption(chart.title, csv_link) + shown, html)
+
+    def _draw(self, chart: Chart, name: str, width: int) -> tuple[str, dict[str, str], list[str]]:
+        """The SVG of a chart, the pages of its runs by the labels of their marks, and the names of models for which it
+        has no room."""
+        rows = _with_labels(chart.rows)
+        rows, unnamed = chart_parts.name_models(rows, chart.options, self.site.models, width)
+        drawn = self._name_series(replace(chart, rows=rows))
+        svg = charts.render(chart.kind, drawn.rows, f"{chart.key}-{name}", width, drawn.title, **drawn.options)
+        pages = {label: self.site.run_links.get(run) for label, run in chart_parts.find_runs(drawn.rows, drawn.options)}
+        return svg, {label: tables.address(page, self.root) for label, page in pages.items() if page}, unnamed
+
+    def _name_series(self, chart: Chart) -> Chart:
+        """The chart with its models' parameters where they are series, or in a case in its title."""
+        models, series = self.site.models, charts.colour_column(chart.kind)
+        rows = chart.rows.assign(**{series: [models.get(name, name) for name in chart.rows[series]]})
+        order = [models.get(name, name) for name in chart.options.get("order", ())]
+        title = IN_TITLE.sub(lambda size: models.get(size[0], size[0]), chart.title)
+        return replace(chart, title=title, rows=rows, options={**chart.options, "order": order})
 
     def _write_picture(self, key: str, drawing: str, legend: Sequence[svg_files.Entry]) -> str:
         """Write a drawing as a file, and return the link to it."""
         path = f"{self.folder}/{text.file_name(key)}.svg"
         self.site._write_text(path, svg_files.make_file(drawing, legend))
         return self._link(path)
-
-    def _runs_of(self, options: Mapping[str, Any], rows: pd.DataFrame) -> Markup:
-        """An attribute with the pages of the runs by the labels of their marks, where each label is one run."""
-        if "run_id" not in rows or not {"by", "panel"} & {*options}:
-            return Markup("")
-        names = (
-            [*options["by"], *filter(None, [options.get("row")])] if "by" in options else [options["panel"], "series"]
-        )
-        of = pd.DataFrame({"label": chart_parts.case_label(rows, names), "run_id": rows["run_id"].astype(str)})
-        of = of.drop_duplicates().drop_duplicates("label", keep=False)
-        pages = {label: self.site.run_links.get(run, "") for label, run in of.itertuples(index=False)}
-        links = {label: tables.address(page, self.root) for label, page in pages.items() if page}
-        compact = json.dumps(links, ensure_ascii=False, separators=(",", ":"))
-        return Markup(' data-runs="{}"').format(compact) if links else Markup("")
 
     def _legend(self, chart: Chart) -> Markup:
         names = set(chart_parts.drawn(chart.kind, chart.rows)[charts.colour_column(chart.kind)])
@@ -533,13 +531,15 @@ class _Page:
                 items.append(tables.family_chip(name, dict(self.site.families)))
             else:
                 items.append(
-                    Markup('<span class="series {} series-{}" style="--family:var(--series-{})">{}</span>').format(
-                        chart_parts.mark(chart.kind), position, position, text.escape(name)
+                    Markup('<span class="series {} series-{}" style="--family:var(--{})">{}</span>').format(
+                        chart_parts.mark(chart.kind), position, _find_colour(chart, position), text.escape(name)
                     )
                 )
         if (hollow := chart.options.get("hollow")) in names:
             swatch = Markup('<span class="series bar hollow" style="--family:var(--series-0)">{}</span>')
             items.insert(1, swatch.format(text.escape(hollow)))
+        if not items:
+            return Markup("")
         return Markup('<p class="legend">{}</p>').format(Markup(" ").join(items))
 
     def _list_legend(self, chart: Chart) -> list[svg_files.Entry]:
@@ -550,7 +550,10 @@ class _Page:
         if is_family:
             return self._list_families([name for _, name in order])
         is_round = chart_parts.mark(chart.kind) == "point"
-        return [svg_files.Entry(str(name), f"series-{at}", is_round) for at, name in order]
+        entries = [svg_files.Entry(str(name), _find_colour(chart, at), is_round) for at, name in order]
+        if (hollow := chart.options.get("hollow")) in names:
+            entries.insert(1, svg_files.Entry(str(hollow), "series-0", is_hollow=True))
+        return entries
 
     def _list_families(self, names: Sequence[str]) -> list[svg_files.Entry]:
         known = self.site.families
@@ -566,13 +569,27 @@ class _Page:
     def extremes(self, low: Mapping[str, Any], high: Mapping[str, Any], key: str, form: str) -> Markup:
         """`6.98 ms (small · 128) to 742 ms (2.7B · 1024)`: values of `key` by the filter `form`; one where it is one
         row."""
-        ends = (Markup("{} ({})").format(getattr(text, form)(row[key]), self.case(row)) for row in (low, high))
-        first, last = ends
-        return first if first == last else first + Markup(" to ") + last
+        first = Markup("{} ({})").format(getattr(text, form)(low[key]), self.case(low))
+        if high is low or [low[key], low.get("run_id")] == [high[key], high.get("run_id")]:
+            return first
+        return Markup("{} to {} ({})").format(first, getattr(text, form)(high[key]), self.case(high))
+
+    def model(self, size: str) -> Markup:
+        """A model in a sentence, the first time on a page with its parameters."""
+        return text.inline(self._name_once(size))
+
+    def _name_once(self, size: str) -> str:
+        is_new = size not in self.named
+        self.named.add(size)
+        return self.site.models.get(size, size) if is_new else size
 
     def case(self, row: Mapping[str, Any]) -> Markup:
-        """A case in a sentence, linked to its run: small · 128."""
-        words = (str(find_value_label(name, row[name])) for name in self.site.case_columns if name in row)
+        """A case in a sentence, linked to its run: small (0.13B) · 128, without parameters once a page has them."""
+        shown = [name for name in self.site.case_columns if name in row]
+        words = (
+            self._name_once(str(row[name])) if name == "size" else str(find_value_label(name, row[name]))
+            for name in shown
+        )
         label = text.inline(" · ".join(words))
         run = row.get("run_id")
         page = self.site.run_links.get(run, "") if isinstance(run, str) else ""

@@ -1,6 +1,7 @@
 """The pages of topics, which have a part of the page of each of their questions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -8,7 +9,7 @@ from markupsafe import Markup
 from profiler_job.analysis.pages.question import Question
 from profiler_job.analysis.pages.topics import TOPICS, Topic
 from profiler_job.analysis.render.answer import Answer
-from profiler_job.analysis.site.page_context import NOTHING
+from profiler_job.analysis.site.page_context import NOTHING, join_versions
 from profiler_job.analysis.site.site_writer import Part, Site
 
 
@@ -56,6 +57,9 @@ def write_topic(
     extra: what else the template needs."""
     parts = [answer.part for member in members for answer in member["answers"]]
     shown = [{**member, "shown": _place_answers(member["answers"], names)} for member in members]
+    versions = [member["recording"] for member in members if member.get("recording")]
+    if versions:  # the foot names the recordings of the figures
+        site = replace(site, recording=join_versions(versions))
     site.write_with_parts(topic.page, template, NOTHING, parts, topic=topic, members=shown, **extra)
 
 

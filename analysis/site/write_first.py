@@ -1,6 +1,10 @@
 """Hooks of MkDocs: in a fresh clone no report has been written yet, and `mkdocs serve` alone is to show it; pages get
-their figures, templates leave no blank lines, and files of the theme that no page loads are left out."""
+their figures, templates leave no blank lines, files of the theme that no page loads are left out, and rows that
+several figures have are published once."""
 
+import hashlib
+import posixpath
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,9 +12,20 @@ from typing import Any
 from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 from profiler_job.analysis.site.page_figures import show_figures
+
+INSTALL = re.compile(r"uv tool install (?P<options>.*)'(?P<package>\S+) @ git\+URL' *")
+"""What the guides have for the address of the repository, which is known when the site is built, or else installs the
+folder of a clone."""
+NAME = "profiler-job"
+ROWS = re.compile(r"report/csv/([^/]+)/[^/]+\.csv")
+"""The rows of a figure, in the folder of the page of this name."""
+ROWS_LINK = re.compile(r'(?P<before>href="|\]\()(?P<link>[^")\s]+\.csv)(?P<end>" download)?')
+PUBLISHED_AS: dict[str, str] = {}
+"""Paths of rows that are published by another path, which has the same."""
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -23,11 +38,48 @@ def on_config(config: MkDocsConfig) -> None:
         write_site.publish(write_site.recordings_in(docs / "data"), docs)
 
 
+def on_files(files: Files, **_: Any) -> Files:
+    """Leave out rows that are another figure's, too, as often the rows of a sentence are those of a table: 0.7 MB."""
+    PUBLISHED_AS.clear()
+    known: dict[bytes, str] = {}
+    for file in sorted(files, key=lambda file: file.src_uri):
+        rows = ROWS.fullmatch(file.src_uri)
+        if rows and files.get_file_from_path(f"report/{rows[1]}.md"):
+            first = known.setdefault(hashlib.sha256(file.content_bytes).digest(), file.src_uri)
+            if first != file.src_uri:
+                PUBLISHED_AS[file.src_uri] = first
+                files.remove(file)
+    return files
+
+
+def write_install(line: re.Match[str], address: str) -> str:
+    """Write the command that installs the program from its repository, or from a clone if `address` is ""."""
+    options, package = line["options"], line["package"]
+    if address:
+        return f"uv tool install {options}'{package} @ git+{address}'"
+    return f"uv tool install {options}'.{package.removeprefix(NAME)}'  # in a clone of the repository"
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Return the Markdown of a page with its figures as the site shows them."""
-    return show_figures(
-        markdown, Path(config.docs_dir), page.file.src_uri, is_question=page.meta.get("shape") == "question"
-    )
+    """Return the Markdown of a page with its figures as the site shows them, and the address to install from."""
+    markdown = INSTALL.sub(lambda line: write_install(line, config.extra["repository"]), markdown)
+    path = page.file.src_uri
+    shown = show_figures(markdown, Path(config.docs_dir), path, is_question=page.meta.get("shape") == "question")
+    return link_published(shown, posixpath.dirname(path))
+
+
+def link_published(markdown: str, folder: str) -> str:
+    """Return the Markdown of a page in this folder with links to the rows that are published; a file keeps its name
+    when it is saved."""
+
+    def link(rows: re.Match[str]) -> str:
+        path = PUBLISHED_AS.get(posixpath.normpath(posixpath.join(folder, rows["link"])))
+        if not path:
+            return rows[0]
+        name = f'="{posixpath.basename(rows["link"])}"' if rows["end"] else ""
+        return f"{rows['before']}{posixpath.relpath(path, folder or '.')}{rows['end'] or ''}{name}"
+
+    return ROWS_LINK.sub(link, markdown)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -26,6 +26,7 @@ from profiler_job.analysis.recording.load_parts import load_recordings
 from profiler_job.analysis.render.text import file_name
 from profiler_job.analysis.site import front_matter
 from profiler_job.analysis.site.combine import (
+    find_studies_by_turns,
     join_recordings,
     leave_out_operations,
     list_names,
@@ -103,7 +104,8 @@ def _publish(
         by_study.setdefault(rec.manifest.get("study", ""), {})[folder] = rec
     for parts in by_study.values():
         refuse_doubled_runs(parts)
-    studies = {study: join_recordings([*parts.values()]) for study, parts in by_study.items()}
+    joined = {study: join_recordings([*parts.values()]) for study, parts in by_study.items()}
+    studies = dict(joined)
     main = studies.pop("", None) or (next(iter(studies.values())) if len(studies) == 1 else None)
     if main is None:
         raise store.RecordingError(
@@ -118,8 +120,9 @@ def _publish(
     }
     downloads = downloads if len(downloads) == len(folders) else {}
     price = None if price_per_hour is None else telemetry.Price(price_per_hour, date.today())
+    compare_others = partial(make_comparisons, loaded, joined | find_studies_by_turns(joined))
     with helping(sum(len(rec.runs) for rec in loaded) >= MANY) as helper:
-        return write(main, docs, studies, downloads, compared, partial(make_comparisons, loaded), price, helper)
+        return write(main, docs, studies, downloads, compared, compare_others, price, helper)
 
 
 def check_docs(docs: Path) -> None:
@@ -223,7 +226,7 @@ def _draft(
     if is_script:
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
         trusted: list[TrustSection] = []
-        site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned)
+        site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned, price)
     else:
         written = {question.letter: helper.result for question in small_studies}
         site, trusted = write_questions(

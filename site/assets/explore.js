@@ -82,7 +82,7 @@ addEventListener("DOMContentLoaded", () => {
     return made;
   };
   const getUnit = (key) => headings[keys.indexOf(key)].querySelector(".unit")?.textContent ?? "";
-  const SCALES = { ms: 1e6, GiB: 2 ** 30, "%": 0.01 };
+  const SCALES = { ms: 1e6, GiB: 2 ** 30, "%": 0.01, B: 1e9 };
   const say = (value, key) => {
     const scaled = value / (SCALES[getUnit(key)] ?? 1);
     return (scaled >= 100 ? Math.round(scaled) : Number(scaled.toPrecision(3))).toLocaleString("en");
@@ -100,7 +100,10 @@ addEventListener("DOMContentLoaded", () => {
     return (value) => (high > low ? from + ((Math.log(value) - low) / (high - low)) * (to - from) : (from + to) / 2);
   };
   const MARKS = ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0", "M-3.5-3.5h7v7h-7z", "M0-4.5l4.5 8h-9z", "M0-5l5 5l-5 5l-5-5z"];
-  const cases = keys.slice(0, keys.indexOf(metrics[0].value)), MOST_LINES = 12;
+  // The model and its parameters are one axis; the table has no room for a column of these.
+  const SIZE = "num_parameters", MOST_LINES = 12, parameters = keys.indexOf(SIZE);
+  for (const row of headings[0].closest("table").rows) if (row.cells[parameters]) row.cells[parameters].hidden = true;
+  const cases = keys.slice(0, keys.indexOf(metrics[0].value)).filter((key) => key !== SIZE);
   const draw = () => {
     const [across, up] = [form.elements.over, form.elements.metric].map((select) => select.value);
     const shown = rows.filter((row) => !row.hidden && number(row, across) > 0 && number(row, up) > 0);
@@ -109,8 +112,11 @@ addEventListener("DOMContentLoaded", () => {
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const x = makeScale(xs, LEFT + 12, width - 16), y = makeScale(ys, HEIGHT - BELOW - 8, 10);
+    let labelled = -Infinity;
     for (const value of shown.length ? choosePoints(xs) : []) {
       place("line", { x1: x(value), x2: x(value), y1: 4, y2: HEIGHT - BELOW, class: "rule" });
+      if (x(value) - labelled < 36) continue;
+      labelled = x(value);
       place("text", { x: x(value), y: HEIGHT - BELOW + 14, "text-anchor": "middle" }, say(value, across));
     }
     for (const value of shown.length ? choosePoints(ys) : []) {
@@ -119,8 +125,9 @@ addEventListener("DOMContentLoaded", () => {
     }
     // Runs that differ in nothing but what the picture is over are joined by a line, if there are few such lines.
     const lines = new Map();
-    if (cases.includes(across)) shown.forEach((row, at) => {
-      const of = cases.filter((key) => key !== across && key !== "recording").map((key) => held(row, key)).join("|");
+    const axis = across === SIZE ? "size" : across;
+    if (cases.includes(axis)) shown.forEach((row, at) => {
+      const of = cases.filter((key) => key !== axis && key !== "recording").map((key) => held(row, key)).join("|");
       lines.set(of, [...(lines.get(of) ?? []), [xs[at], ys[at], kinds.indexOf(held(row, "precision")) % MARKS.length]]);
     });
     const joined = [...lines.values()].filter((points) => new Set(points.map(([at]) => at)).size > 1);
@@ -166,10 +173,17 @@ addEventListener("DOMContentLoaded", () => {
     for (const row of table.rows) [...row.cells].forEach((one, at) => one.classList.toggle("metric", at === index));
     if (!form.elements.metric.selectedIndex) return rows.forEach((row) => table.tBodies[0].append(row));
     const value = (row) => number(row, chosen.value) ?? Infinity * sign;
-    // Within a precision: the peaks differ.
-    const group = (row) => (chosen.value === "mfu" ? PRECISIONS.indexOf(held(row, "precision")) : 0);
-    [...rows].sort((a, b) => group(a) - group(b) || sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
+    [...rows].sort((a, b) => sign * (value(a) - value(b)) || 0).forEach((row) => table.tBodies[0].append(row));
+    if (chosen.value === "mfu") group();
   };
+  // MFU orders runs within a precision: the peaks differ.
+  const group = () => {
+    const place = (row) => PRECISIONS.indexOf(held(row, "precision"));
+    [...table.tBodies[0].rows].sort((a, b) => place(a) - place(b)).forEach((row) => table.tBodies[0].append(row));
+  };
+  table.tHead.addEventListener("click", () => {
+    if (headings.some((heading, at) => keys[at] === "mfu" && direction(heading))) group();
+  });
 
   const pin = (row) => {
     pins = pins.includes(row) ? pins.filter((one) => one !== row) : [...pins.slice(-1), row];

@@ -4,7 +4,8 @@
   "use strict";
 
   const select = (figure, shape) => {
-    const words = shape?.querySelector("title")?.textContent, read = figure.querySelector(".read");
+    const link = shape?.closest("a")?.getAttribute("aria-label");
+    const words = link ?? shape?.querySelector("title")?.textContent, read = figure.querySelector(".read");
     if (!words || !read) return;
     for (const old of figure.querySelectorAll("rect.on")) old.classList.remove("on");
     shape.classList.add("on");

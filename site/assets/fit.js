@@ -17,10 +17,11 @@
     return select;
   };
 
-  const writeGib = (gib) => `${gib.toFixed(2).replace(/^-0\.00$/, "0.00")} GiB`;
+  const writeGib = (gib) => `${gib.toFixed(Math.abs(gib) < 100 ? 1 : 0).replace(/^-0\.0$/, "0.0")} GiB`;
 
-  const fillTable = (table, rows) => {
+  const fillTable = (table, title, rows) => {
     table.replaceChildren();
+    table.createCaption().textContent = title;
     const [headings, ...cells] = rows;
     const head = table.createTHead().insertRow(), body = table.createTBody();
     for (const text of headings) {
@@ -36,6 +37,8 @@
   };
 
   globalThis.showMemoryGrid = (grid) => {
+    const cells = grid.peaks.split(" ");
+    const readPeaks = (cell) => cells[cell].split(",").map((peak) => parseInt(peak, 36) / 100);
     const fields = Object.entries(grid.choices).map(([name, values]) => addChoice(name, NAMES[name], values));
     const batch = addChoice("batch_size", "batch", grid.batches.map((value) => [value, String(value)]));
     const said = document.createElement("output");
@@ -44,19 +47,23 @@
       made.className = name;
       return made;
     });
-    form.after(said, table, changes);
+    const tables = document.createElement("div");
+    tables.className = "fit-tables";
+    tables.append(table, changes);
+    form.after(said, tables);
     said.className = "fit";
     said.id = "fit-said";
 
     const findRow = () => fields.reduce((at, field) => at * field.options.length + field.selectedIndex, 0) * grid.batches.length;
     const show = () => {
       const row = findRow(), cell = row + batch.selectedIndex, fits = Number(grid.fits[cell]);
-      const need = `Peak allocated, predicted: ${writeGib(grid.gib[cell])}`;
+      const [peak, ...relieved] = readPeaks(cell);
+      const need = `Peak allocated, predicted: ${writeGib(peak)}`;
       said.textContent = fits < grid.gpus.length
         ? `${need}. It fits a GPU of ${grid.gpus[fits]} GB.`
         : `${need}. It does not fit a GPU of ${grid.gpus.at(-1)} GB.`;
       const context = Number(form.elements.context_length.value);
-      fillTable(table, [
+      fillTable(table, "Largest batch", [
         ["GPU", "this batch", "largest batch", "tokens a step"],
         ...grid.gpus.map((gb, place) => {
           const most = grid.batches.filter((_, i) => Number(grid.fits[row + i]) <= place).at(-1);
@@ -69,10 +76,10 @@
           ];
         }),
       ]);
-      changes.hidden = !grid.relieved[cell].length;
-      fillTable(changes, [
+      changes.hidden = !relieved.length;
+      fillTable(changes, "What saves memory", [
         ["change", "predicted peak", "saves"],
-        ...grid.relieved[cell].map((gib, i) => [grid.changes[i], ...[gib, grid.gib[cell] - gib].map(writeGib)]),
+        ...relieved.map((gib, i) => [grid.changes[i], ...[gib, peak - gib].map(writeGib)]),
       ]);
     };
     const remember = () => {

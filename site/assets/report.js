@@ -18,9 +18,9 @@
     return cell.dataset.v || cell.dataset.k || (name || cell).textContent.trim().replaceAll("\u00a0", " ");
   };
 
-  const value = (cell) => {
+  const value = (cell, isModel) => {
     if (!cell || cell.matches(".why, .absent")) return null;
-    return cell.dataset.v !== undefined ? Number(full(cell)) : cell.textContent.trim();
+    return cell.dataset.v !== undefined ? Number(full(cell)) : isModel ? full(cell) : cell.textContent.trim();
   };
 
   // Names of models compare by their place in `order`; so do texts that begin with one.
@@ -44,7 +44,7 @@
     const names = heading.dataset.order?.split(" ") ?? [];
     rows.sort((one, two) => {
       if (order === "none") return one.dataset.order - two.dataset.order;
-      const [a, b] = [value(one.cells[index]), value(two.cells[index])];
+      const [a, b] = [one, two].map((row) => value(row.cells[index], names.length));
       if (a === null || b === null) return (a === null) - (b === null);
       return sign * compare(a, b, names) || one.dataset.order - two.dataset.order;
     });
@@ -130,7 +130,7 @@
       svg.append(part);
     };
     const at = ({ left, top }) => ({ x: (left - frame.left).toFixed(1), y: (top - frame.top).toFixed(1) });
-    const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .read") && one.getClientRects().length);
+    const shown = [...figure.querySelectorAll("*")].filter((one) => !one.closest(".take, .read, .states") && one.getClientRects().length);
     for (const one of shown) {
       const box = one.getBoundingClientRect();
       const { backgroundColor: fill } = getComputedStyle(one);
@@ -303,9 +303,21 @@
     inside?.querySelector("summary").focus();
   });
 
-  // A link to rows opens what is folded around them.
+  // Figures in several states: the address names the one that is chosen, as on the home page.
+  const choose = (input) => { input.checked = true; };
+  const wanted = new URLSearchParams(location.search).get("state");
+  const inputs = [...document.querySelectorAll(".by-state > .states input")];
+  inputs.filter((one) => one.value === wanted).forEach(choose);
+  for (const one of inputs) {
+    one.addEventListener("change", () => {
+      try { history.replaceState(null, "", `${location.pathname}?${new URLSearchParams({ state: one.value })}`); } catch { /* a file's address may stay */ }
+    });
+  }
+
+  // A link to rows opens what is folded around them; one to a figure in another state shows that.
   const reveal = () => {
-    const target = find(location.hash);
+    const target = find(location.hash), state = target?.closest(".by-state > .state");
+    if (state) choose(state.parentElement.querySelectorAll(".states input")[[...state.parentElement.querySelectorAll(".state")].indexOf(state)]);
     for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     if (target) target.scrollIntoView();
   };

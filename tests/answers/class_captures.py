@@ -16,7 +16,6 @@ FORWARD = (
     ("ffn", MUL, 200),
 )
 """Range, kernel and ns of each launch of a forward pass."""
-US = 1_000
 
 
 def make_step(

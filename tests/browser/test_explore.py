@@ -20,10 +20,11 @@ def test_facets_and_words_choose_runs_and_the_address_keeps_the_choice(explore):
     explore.locator("select[name=mode]").select_option("train_step")
     explore.locator("select[name=context_length]").select_option("512")
     rows = explore.locator(f"{ROWS}:visible").all_inner_texts()
-    assert 0 < len(rows) < everything and all("train_step" in row and "512" in row for row in rows)
+    assert 0 < len(rows) < everything and all("training step" in row and "512" in row for row in rows)
     assert explore.locator("#explore-shown").inner_text() == f"{len(rows)} of {everything} runs"
     explore.reload()
     assert explore.locator(f"{ROWS}:visible").all_inner_texts() == rows
+    assert "mode=train_step" in explore.url, "an address of before still leads here"
     explore.locator(f"{TABLE} input").fill("small")
     assert 0 < explore.locator(f"{ROWS}:visible").count() < len(rows)
     explore.get_by_role("button", name="All runs").click()
@@ -72,16 +73,21 @@ def test_a_metric_sorts_from_its_best_value_on(explore, metric, largest_first):
     assert len(values) > 5 and values == sorted(values, reverse=largest_first)
 
 
-def test_mfu_orders_runs_within_a_precision(explore):
+@pytest.mark.parametrize("by", ["metric", "heading"])
+def test_mfu_orders_runs_within_a_precision(explore, by):
     """Its peaks differ: FP32 at 72% of a small one stood above every step in BF16."""
-    explore.get_by_label("metric").select_option("mfu")
-    index = explore.locator(f"{TABLE} thead th").evaluate_all(
-        "all => all.findIndex(one => one.dataset.key === 'precision')"
-    )
-    script = (
-        "(all, at) => all.map((row) => [row.cells[at].textContent, Number(row.querySelector('td.metric').dataset.v)])"
-    )
-    rows = explore.locator(f"{ROWS}:has(td.metric[data-v])").evaluate_all(script, index)
+    if by == "metric":
+        explore.get_by_label("metric").select_option("mfu")
+    else:
+        explore.locator(f"{TABLE} thead th[data-key^=mfu] button").click()
+    script = """(all) => {
+      const headings = [...all[0].closest("table").tHead.rows[0].cells];
+      const at = (key) => headings.findIndex((one) => one.dataset.key.startsWith(key));
+      const [precision, mfu] = [at("precision"), at("mfu")];
+      const known = all.filter((row) => row.cells[mfu]?.dataset.v !== undefined);
+      return known.map((row) => [row.cells[precision].textContent, Number(row.cells[mfu].dataset.v)]);
+    }"""
+    rows = explore.locator(ROWS).evaluate_all(script)
     order = ["FP8", "BF16", "TF32", "FP32"]
     assert len(rows) > 5 and rows == sorted(rows, key=lambda row: (order.index(row[0]), -row[1]))
 
@@ -195,10 +201,14 @@ def test_without_javascript_the_table_is_there(browser, address):
     context.close()
 
 
-def test_runs_that_differ_in_nothing_but_the_context_are_joined_by_a_line(explore):
-    for name, value in {"size": "small", "mode": "train_step", "precision": "FP32"}.items():
+@pytest.mark.parametrize(
+    ("over", "chosen"), [("context_length", {"size": "small"}), ("num_parameters", {"context_length": "512"})]
+)
+def test_runs_that_differ_in_nothing_but_the_axis_are_joined_by_a_line(explore, over, chosen):
+    """Over parameters the model is what differs."""
+    for name, value in ({"mode": "train_step", "precision": "FP32"} | chosen).items():
         explore.locator(f"select[name={name}]").select_option(value)
-    explore.get_by_label("over").select_option("context_length")
+    explore.get_by_label("over").select_option(over)
     lines = explore.locator("#scatter polyline")
     assert lines.count()
     points = lines.first.get_attribute("points").split()

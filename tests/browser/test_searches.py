@@ -10,8 +10,8 @@ SEARCHES = {
     "tokens per second": "report/runs",
     "small": "report/explore",
     "sort by MFU": "report/explore",
-    "gradient checkpointing": "guide/tune",
-    "activation checkpointing": "guide/tune",
+    "gradient checkpointing": "report/memory-use",
+    "activation checkpointing": "report/memory-use",
     "out of memory": "report/memory-use",
     "will it fit": "report/memory-use",
     "batch size": "report/gradient-accumulation",
@@ -58,6 +58,12 @@ LONG = {
     "JSON": "report/output",
     "rented GPU": "guide/rented",
     "torch.profiler trace": "guide/show",
+    "profile my script": "guide/profile",
+    "profile script": "guide/profile",
+    "own script": "guide/profile",
+    "how do I profile my script": "guide/profile",
+    "docker run": "guide/docker",
+    "nanogpt": "guide/profile",
 }
 """About studies that the small site does not have, and guides."""
 NUM = 40

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.changes import find_evidence, is_advised, load_change
+from profiler_job.analysis.changes import find_evidence, load_change
 from profiler_job.analysis.changes.evidence import WithheldCode
 from profiler_job.analysis.insight.advice_lines import format_advice
 from profiler_job.analysis.insight.summary import summarise
@@ -299,6 +299,32 @@ def test_no_loss_is_to_be_compiled_that_is_in_the_model_or_one_kernel(loss):
     assert find_loss(IN_MODEL, *loss) is None
 
 
+@pytest.mark.parametrize("casts", [(), (CAST,)], ids=["no casts", "of the loss"])
+@pytest.mark.parametrize(
+    ("adam", "matmul", "is_advised"),
+    [
+        ("FusedAdamMathFunctor<float, (int)4>", BF16_GEMM, True),
+        ("FusedAdamMathFunctor<c10::BFloat16, (int)4>", BF16_GEMM, False),
+        ("FusedAdamMathFunctor<float, (int)4>", TF32_GEMM, False),
+    ],
+    ids=["weights in FP32", "weights in BF16", "all in FP32"],
+)
+def test_an_optimizer_of_fp32_weights_moves_half_the_bytes_in_bf16_whatever_casts_a_loss_has(
+    summary, adam, matmul, is_advised, casts
+):
+    """Of a compiled Llama 3 8B nothing was advised: the optimizer took 65 of 251 ms, and all casts were of the loss."""
+    update = IN_LISTS.replace("PointwiseOpListFunctor<float, (int)4>", adam)
+    export = with_loss("", *casts, SOFTMAX, NLL, matmul, *[update] * 3, *[IN_LISTS] * 2)
+    sections = summary(export).sections
+    table = sections["advice"].set_index("change")
+    if not is_advised:
+        assert "casts" not in table.index
+        return
+    families = sections["families"].set_index("family")["total_ns"]
+    assert table.loc["casts", "time_ns"] == families["optimizer"] / 2
+    assert families["optimizer"] / 2 < table.loc["casts", "ceiling_ns"] < families.sum() / 2
+
+
 @pytest.mark.parametrize("change", GIVEN)
 def test_it_is_advised_where_the_capture_has_evidence_for_it(summary, change):
     rows = summary(GIVEN[change]).sections["advice"].set_index("change")
@@ -327,6 +353,10 @@ def test_workers_are_advised_only_to_a_script_that_has_a_data_loader(frames, sai
     export = with_samples(with_phases("data", "forward", GEMM), *frames)
     reason = summary(export).sections["advice"].set_index("change").loc["loader_workers", "reason"]
     assert said in reason if said else not reason
+
+
+def is_advised(change):
+    return hasattr(load_change(change), "find_evidence")
 
 
 def test_every_change_has_both():
@@ -379,8 +409,10 @@ def test_with_nothing_to_advise_it_says_so(summary):
 
 
 def test_of_a_program_that_has_everything_nothing_is_advised(summary):
-    """BF16, aligned, fused attention and optimizer, compiled, in graphs, from pinned memory, and it never waits."""
-    export = with_graphs(capture_of(BF16_GEMM, FLASH, TRITON, BF16_GEMM, FUSED_ADAMW, repeat=20))
+    """BF16 with its weights, aligned, fused attention and optimizer, compiled, in graphs, from pinned memory, and it
+    never waits."""
+    update = FUSED_ADAMW.replace("Functor<float", "Functor<c10::BFloat16")
+    export = with_graphs(capture_of(BF16_GEMM, FLASH, TRITON, BF16_GEMM, update, repeat=20))
     for number in range(4):
         call = export.call(100 + 20 * number, 110 + 20 * number, name="cudaMemcpyAsync_v3020")
         export.copy((2 + number) * MS, (2 + number) * MS + 100 * US, call, host=1)

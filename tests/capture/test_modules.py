@@ -11,7 +11,6 @@ from profiler_job.jobs.contract import ranges
 CAT = "void at::native::CatArrayBatchedCopy<unsigned int>(int)"
 CAT_ALIGNED = "void at::native::CatArrayBatchedCopy_alignedK_contig<unsigned int>(int)"
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x256x8_stage3_ffma_execute_kernel"
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
 
 
 def link(

@@ -519,10 +519,14 @@ def test_a_few_gpus_have_a_line_each_and_many_a_summary(tmp_path):
         ({"compute": 50, "CPU": 47, "memory": 3}, 0, ("compute", "CPU")),
         ({"compute": 50, "CPU": 40, "memory": 10}, 11, ("compute", "CPU")),
         ({"communication": 50, "CPU": 40}, 0, ("communication",)),
+        ({"memory": 57, "compute": 30, "CPU": 13}, 40, ("memory",)),
+        ({"CPU": 74, "memory": 19, "compute": 7}, 60, ("CPU",)),
+        ({"CPU": 60, "memory": 31, "compute": 9}, 60, ("CPU", "memory")),
         ({}, 0, ()),
     ],
 )
 def test_the_largest_part_limits_a_step_or_either_of_two_within_its_interval(parts, interval_ns, names):
+    """Intervals of steps are of waiting. A page had `CPU (74%) or memory (19%) limits this step`."""
     assert StepLimit(parts, interval_ns=interval_ns).names == names
 
 

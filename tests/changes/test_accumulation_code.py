@@ -61,6 +61,7 @@ def test_options_of_the_command_are_changed_and_to_be_written_there(options, cha
     patch = make_patch(program_of("batch_size = 1\n", (*WANTED.command, *options.split())), [CHANGE])
     [line] = patch.to_write[CHANGE]
     assert not patch.files and line.code == f"python train.py {changed}" and line.reason == "the command sets it"
+    assert patch.is_full and patch.command == tuple(line.code.split()) and patch.digest
 
 
 def test_one_number_may_be_in_the_command_and_the_other_in_the_code():
@@ -110,3 +111,4 @@ def test_the_module_answers_with_texts_by_path(tmp_path):
         },
     }
     assert "+accum = 4" in answer("make", tmp_path, tmp_path / "train.py", option, CHANGE)["diff"]
+    assert answer("edit", tmp_path, tmp_path / "train.py", option, CHANGE)["command"] == []

@@ -2,7 +2,10 @@
 
 import textwrap
 
+import pytest
+
 from profiler_job.analysis.changes.code_places import set_environment, set_flag
+from profiler_job.analysis.changes.loader_code import pin_copies
 from profiler_job.analysis.changes.model_code import compile_blocks, prefer_cudnn
 from profiler_job.analysis.changes.optimizer_code import set_foreach, set_gradients_to_none
 from profiler_job.analysis.changes.script_code import Program, SourceFile
@@ -75,6 +78,24 @@ def test_gradients_are_dropped_and_loops_are_named():
     assert apply(set_gradients_to_none, text) == "opt.zero_grad()\nopt.zero_grad(a)\n"
     program = Program((SourceFile("train.py", "for p in ps:\n    p.grad.zero_()\n"),))
     assert set_gradients_to_none(program).to_write[0].code == "p.grad = None"
+
+
+@pytest.mark.parametrize(
+    "given, is_left", [("pin_memory=True", False), ("pin_memory=False", True), ("", True), ("**others", True)]
+)
+def test_a_loader_that_is_given_pinned_memory_has_it(given, is_left):
+    """As of makemore, whose patch was not full."""
+    text = f"""
+        from torch.utils.data import DataLoader
+
+        class Endless:
+            def __init__(self, data, **options):
+                self.loader = DataLoader(data, **options)
+
+        loader = Endless(data, {given})
+    """
+    made = pin_copies(Program((SourceFile("train.py", textwrap.dedent(text)),)))
+    assert bool(made.to_write) == is_left != bool(made.present)
 
 
 def test_an_optimizer_may_use_lists_again():

@@ -381,69 +381,6 @@ def test_options_that_a_call_passes_on_are_left_to_write():
     assert not patch.diff and [line.line for lines in patch.to_write.values() for line in lines] == [4, 3]
 
 
-def test_the_vocabulary_of_a_model_of_transformers_is_padded_after_it_is_made():
-    script = """
-        import torch
-        from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
-        body = GPT2Model(GPT2Config())
-        with torch.device("cuda"):
-            model = GPT2LMHeadModel(GPT2Config()).to("cuda")
-        optimizer = torch.optim.AdamW(model.parameters())
-    """
-    patch = make_patch(program_of(script), ["padding"])
-    assert patch.is_full
-    assert "    with torch.random.fork_rng():\n        model.resize_token_embeddings(" in text_after(patch)
-    assert make_patch(Program(tuple(patch.files.values())), ["padding"]).present == {"padding": "train.py:8"}
-
-
-def test_what_wraps_a_model_is_left_to_write():
-    script = """
-        import torch
-        import transformers
-        model = torch.compile(transformers.AutoModelForCausalLM.from_pretrained("gpt2"))
-    """
-    (line,) = make_patch(program_of(script), ["padding"]).to_write["padding"]
-    assert (line.line, line.code) == (4, "model.resize_token_embeddings(pad_to_multiple_of=64, mean_resizing=False)")
-
-
-@pytest.mark.long
-def test_a_padded_model_has_losses_as_before():
-    """The loss sums over the logits of 47 more tokens, of which none occurs: less than 47 in 50257 of it."""
-    source = """
-        import torch
-        import transformers
-        torch.manual_seed(0)
-        size = dict(n_embd=32, n_layer=1, n_head=2, n_positions=16)
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**size)).train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        losses = []
-        for _ in range(5):
-            ids = torch.randint(0, 50257, (2, 16))
-            loss = model(input_ids=ids, labels=ids).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-    """
-    program = program_of(source)
-    padded = text_after(make_patch(program, ["padding"]))
-    results = []
-    for text in (program.script.text, padded):
-        names: dict = {}
-        exec(text, names)
-        results.append(names["losses"])
-        assert names["model"].lm_head.out_features == names["model"].config.vocab_size
-    assert names["model"].lm_head.out_features == 50304
-    differences = [abs(after / before - 1) for before, after in zip(*results)]
-    assert 0 < max(differences) < 47 / 50257
-
-
-def test_a_vocabulary_is_left_to_write():
-    patch = make_patch(program_of("config = dict(vocab_size=50257)\nn = 50257\nvocab_size: int = 64\n"), ["padding"])
-    ((line,),) = patch.to_write.values()
-    assert (line.line, line.code) == (1, "vocab_size=50304") and not patch.diff
-
-
 def test_attention_by_hand_is_named():
     script = """
         import torch
@@ -513,6 +450,19 @@ def test_a_script_in_another_folder_is_the_one_that_is_changed(tmp_path, monkeyp
     assert "fused" not in (here / "train.py").read_text() + (here / "parts/model.py").read_text()
 
 
+@pytest.mark.parametrize("file, names", [("setup.py", {"train.py", "net/model.py"}), ("notes.txt", {"train.py"})])
+def test_modules_of_the_project_of_a_script_are_read(file, names, tmp_path, monkeypatch):
+    """minGPT's projects import its package, which is installed from above: no change had a patch."""
+    script = tmp_path / "projects" / "adder" / "train.py"
+    (tmp_path / "net").mkdir()
+    script.parent.mkdir(parents=True)
+    script.write_text("from net import model\n")
+    (tmp_path / "net" / "model.py").write_text("import torch\n")
+    (tmp_path / file).write_text("")
+    monkeypatch.chdir(script.parent)
+    assert {each.name for each in load_program(script).files} == names
+
+
 def test_a_patch_is_written_with_copies(tmp_path):
     script = write_script(tmp_path)
     before = script.read_bytes()
@@ -567,3 +517,17 @@ def test_the_module_answers_in_json(tmp_path, capsys):
     assert "changed since" in ask("write", str(kept), json.dumps(digests), "fused_adamw")["error"]
     script.write_text("def f(:")
     assert "not valid Python" in ask("make", "tf32")["error"]
+
+
+def test_the_texts_of_a_patch_are_those_that_it_writes(tmp_path):
+    script, kept = tmp_path / "train.py", tmp_path / "kept"
+    script.write_text("import torch\n" + textwrap.dedent(FLAT))
+    made = answer("edit", tmp_path, script, "fused_adamw")
+    digests = json.dumps(answer("digest", tmp_path, script)["digests"])
+    assert made["digest"] == answer("make", tmp_path, script, "fused_adamw")["digest"] != ""
+    assert answer("make", tmp_path, script, "tf32")["digest"] != made["digest"]
+    assert not answer("make", tmp_path, script, "synchronisations")["digest"]
+    written = answer("write", tmp_path, script, str(kept), digests, "fused_adamw")
+    assert written["digest"] == made["digest"]
+    assert made["is_full"] and made["texts"] == {str(script.resolve()): script.read_text()}
+    assert not answer("edit", tmp_path, script, "synchronisations")["is_full"]

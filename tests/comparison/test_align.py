@@ -31,7 +31,7 @@ def test_an_axis_that_differs_is_named():
     made = align(*(select(f"attention={name}", folder=ATTENTION) for name in ("naive", "flash")))
     assert made.differences == {"attention": ("eager", "flash")}
     assert [case.label for case in made.cases] == [
-        f"small context {context} {mode}" for context in (128, 512) for mode in ("forward", "train_step")
+        f"small context {context} {mode}" for context in (128, 512) for mode in ("forward pass", "training step")
     ]
 
 

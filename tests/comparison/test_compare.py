@@ -141,7 +141,7 @@ def test_of_several_pairs_the_largest_part_stands_beside_the_first_where_it_is_w
     sides = [select(f"attention={name},context_length=128", folder=ATTENTION) for name in ("naive", "flash")]
     made = judge.compare(*sides, noise.SHIPPED)
     text, markdown = compare_formats.as_text(made, [], 10), compare_formats.as_markdown(made, [], 10).replace("\\", "")
-    of_first = text.split("small context 128 forward\n")[1].split("\n\n")[0]
+    of_first = text.split("small context 128 forward pass\n")[1].split("\n\n")[0]
     named = re.findall(r"[-+]\S+ ms  (forward|idle)", of_first)
     assert named == ["forward", "idle"] and "(within noise)" in of_first
     assert "what changed" in markdown and re.search(r"ms forward, block/attention: .*; -\S+ ms idle, forward", markdown)

@@ -102,7 +102,7 @@ def test_a_planted_slowdown_is_marked_and_a_small_change_is_not(record, kernel_m
     )
     assert re.search(rf"^3 +.* r2 +{kernel_ms(0.03)} +\+3.0% +±0.8% +·+◆$", done.stdout, re.MULTILINE)
     assert "1 measurable change in 2 points:" in done.stdout
-    assert f"#3 r2 against #1, small context 128 forward: {kernel_ms()} -> {kernel_ms(0.03)}" in done.stdout
+    assert f"#3 r2 against #1, small context 128 forward pass: {kernel_ms()} -> {kernel_ms(0.03)}" in done.stdout
     assert "forward, block/ffn: 48 kernels (gemm), 3.0% slower" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     made = as_json(folder, "--metric", "kernel")
@@ -205,7 +205,7 @@ def test_runs_that_all_entries_have_are_lines(record):
     record("a", at="01", runs=(RUN, more))
     folder = record("b", at="02")
     made = as_json(folder)
-    assert [line["run"] for line in made["groups"][0]["lines"]] == ["small context 128 forward"]
+    assert [line["run"] for line in made["groups"][0]["lines"]] == ["small context 128 forward pass"]
     assert made["groups"][0]["not_in_all"] == {"1": [more]}
     chosen = as_json(folder, "--run", "mode=train_step")
     assert [entry["name"] for entry in chosen["entries"]] == ["a"]

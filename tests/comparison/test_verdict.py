@@ -12,6 +12,8 @@ from profiler_job.analysis.comparison import compare_formats, gate, judge, noise
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import ComparisonProblem
 from profiler_job.analysis.comparison.load_sides import load_side
+from profiler_job.analysis.comparison.pair_answers import advise_pair, describe_pair, explain_pair
+from profiler_job.analysis.comparison.waterfall import Cause
 from tests.comparison.refusals import refuse
 from tests.frozen import ATTENTION
 
@@ -346,11 +348,33 @@ def test_of_several_pairs_the_answer_comes_first_with_its_counts_and_sizes(one_r
     pairs = [with_second(second) for second in (50.0, 25.0, 40.0, 120.0, 101.0)]
     answer = compare_formats.format_answer(pairs)
     assert answer == (
-        "B is faster in 3 of 5 pairs, 2.0× to 4.0× as fast (median 2.5×); slower in 1 of 5 pairs, 1.2× as long;"
-        " not measurably faster or slower in 1 of 5 pairs."
-        " Its kernels take not measurably less or more time in all 5 pairs."
+        "B is 2.0× to 4.0× (median 2.5×) as fast in 3 of 5 pairs; B takes 1.2× as long in 1 of 5 pairs;"
+        " B is not measurably faster or slower in 1 of 5 pairs."
+        " Its kernels take as long, as far as can be measured, in all 5 pairs."
     )
     assert compare_formats.format_answer(pairs[:1]) == compare_formats.format_headline(pairs[0])
+
+
+@pytest.mark.parametrize(
+    ("second", "band", "said"),
+    [
+        (50.0, 0.5, "is 2.00× as fast as A (before) [1.98, 2.02]: "),
+        (50.0, 10.0, "is 2.0× as fast as A (before) [1.7, 2.5]: "),
+        (200.0, 40.0, "takes 2.0× as long as A (before) [1.6, 2.4]: "),
+        (101.0, 5.0, "is not measurably faster or slower than A (before): "),
+        (101.0, float("inf"), "how much of that is noise is not known."),
+    ],
+)
+def test_a_pair_has_its_ratio_with_its_interval_and_as_many_digits_as_are_certain(one_run, second, band, said):
+    (pair,) = judge.compare(one_run, one_run, noise.SHIPPED).pairs
+    step = dataclasses.replace(pair.judgements["step"], first=100.0, second=second, band=band)
+    pair = dataclasses.replace(pair, judgements=pair.judgements | {"step": step}, turns=None)
+    words = describe_pair(pair, "before", "after")
+    assert words.startswith("B (after)") and said in words
+    assert explain_pair(pair).startswith("No part")
+    assert advise_pair(pair).startswith(
+        {"faster": "Use B", "slower": "Keep A", "within": "Do not"}.get(step.verdict, "Measure")
+    )
 
 
 def test_the_answer_is_the_first_line_of_text_and_markdown(one_run):
@@ -374,3 +398,24 @@ def test_processes_of_turns_are_compared_with_others_by_the_same_statistic():
     for pair in judge.compare(plain, turned, noise.SHIPPED).pairs:
         assert pair.turns is None and pair.judgements["step"].difference == 0
         assert pair.second.fastest_ns == pytest.approx(pair.second.clocks["timer"] / 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting_ns", "band_ns", "is_regrouped", "order"),
+    [
+        (-90, 10.0, False, ["waiting in backward"]),
+        (-90, 100.0, True, ["waiting in backward"]),
+        (-90, 100.0, False, ["waiting in backward", "forward, norm"]),
+        (-20, 10.0, False, ["forward, norm"]),
+    ],
+)
+def test_why_names_the_largest_part_with_waiting_among_them(one_run, waiting_ns, band_ns, is_regrouped, order):
+    """It named kernels under a figure whose longest bar was waiting, of which noise is wide."""
+    (pair,) = judge.compare(one_run, one_run, noise.SHIPPED).pairs
+    kernels = Cause(kind="replaced", text="forward, norm: 3 kernels became 1", ns=-50, band_ns=5.0, phase="forward")
+    more = {"phase": "backward", "band_ns": band_ns, "is_regrouped": is_regrouped}
+    waits = Cause(kind="idle", text="idle, backward: the GPU waits", ns=waiting_ns, **more)
+    words = explain_pair(
+        dataclasses.replace(pair, waterfall=dataclasses.replace(pair.waterfall, causes=[kernels, waits]))
+    )
+    assert re.findall("waiting in backward|forward, norm", words) == order

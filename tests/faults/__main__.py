@@ -34,7 +34,6 @@ KINDS = ("", "create", "write", "sync", "rename", "make a folder", "remove")
 COUNT, MODES = 0, {"error": 1, "full": 2, "kill": 3}
 TIMES = ("started_at", "ended_at", "wall_s", "seconds", "digest", "files")
 OF_THE_MOMENT = ("processes", "telemetry")
-OUTCOMES = ("whole", "told", "killed")
 LEFTOVERS = "leftovers"
 
 

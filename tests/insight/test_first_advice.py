@@ -120,3 +120,13 @@ def test_a_planted_contradiction_is_found(limit, entries, found):
 def test_what_fits_the_limit_comes_before_what_could_save_more():
     table = advise({"change": "tf32", "fits_limit": False, "time_ns": 50}, {"time_ns": 20})
     assert table["change"].tolist() == ["cuda_graphs", "tf32"] and find_contradictions(LAUNCHING, table) == []
+
+
+def test_bounds_of_one_rank_come_by_their_size():
+    """Home showed that a change could save up to 226 ms, and below it another up to 236 ms."""
+    table = advise(
+        {"change": "compile", "time_ns": 30, "ceiling_ns": 40},
+        {"change": "cuda_graphs", "time_ns": 20, "ceiling_ns": 60},
+        {"change": "tf32", "time_ns": 90, "ceiling_ns": 90, "fits_limit": False},
+    )
+    assert table["change"].tolist() == ["cuda_graphs", "compile", "tf32"]

@@ -2,10 +2,11 @@
 
 import time
 
+import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.insight.limit_lines import find_limit
+from profiler_job.analysis.insight.limit_lines import describe_waits, find_limit
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.jobs.contract.ranges import SLEEP_RANGE
 from profiler_job.jobs.contract.step_limit import (
@@ -163,3 +164,17 @@ def test_two_causes_that_take_about_as_long_are_both_named(causes, expected, nam
     assert f": the GPU {named}" in describe_limit(limit)
     assert set(limit.main_causes) <= limit.targets
     assert limit.is_launches == (LAUNCHES in expected)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"kernels_ns": 60, "late_launch_ns": 30, "between_ns": 10}, "mostly for launches"),
+        ({"kernels_ns": 60, "late_launch_ns": 10, "between_ns": 30}, "mostly in gaps between kernels"),
+        ({"kernels_ns": 60, "late_launch_ns": 40, "sync_ns": 0, "data_ns": 30}, "mostly for data"),
+        ({"kernels_ns": 60, "unknown_idle_ns": 40}, ""),
+        ({"kernels_ns": 999, "late_launch_ns": 1}, ""),
+    ],
+)
+def test_what_a_gpu_waits_for_most_is_named_if_it_is_known(row, words):
+    assert describe_waits(pd.DataFrame([row])) == words

@@ -569,7 +569,8 @@ def test_launching_takes_no_python_away_that_launches_nothing(tmp_path):
     """Of 10 ms a tokenizer takes 4: CUDA graphs were said to save all but nothing."""
     export = make_late_export()
     advice = summarise_export(export, tmp_path).sections["advice"].set_index("change")
-    assert advice.loc[["cuda_graphs", "larger_batch"], "ceiling_ns"].tolist() == [6 * MS, 6 * MS]
+    ceilings = advice.loc[["cuda_graphs", "larger_batch"], "ceiling_ns"].tolist()
+    assert ceilings == [6 * MS, 5 * MS], "twice the batch saves at most half for the same tokens"
     assert (advice["time_ns"].dropna() <= advice["ceiling_ns"].dropna()).all()
     short = Export()
     for at in range(10):

@@ -110,6 +110,15 @@ def test_a_larger_batch_is_advised_where_memory_is_left():
     assert advised(peak_memory_bytes=100 * GB).loc["larger_batch", "reason"].startswith("peak allocated is 70.9%")
 
 
+@pytest.mark.parametrize("peak_bytes", [14 * GB, None])
+def test_a_larger_batch_saves_at_most_half_of_a_step_for_the_same_tokens(peak_bytes):
+    """Of a step of 65 ms it promised 57: twice the batch takes no less time than one step of these."""
+    assert (
+        advised(step_ns=65 * MS, busy_ns=8 * MS, peak_memory_bytes=peak_bytes).loc["larger_batch", "ceiling_ns"]
+        == 32.5 * MS
+    )
+
+
 @pytest.mark.parametrize(
     ("peak_bytes", "reason"),
     [(14 * GB, ""), (100 * GB, "peak allocated is 70.9%"), (None, "it is not known how much memory is left")],
@@ -128,6 +137,8 @@ def test_a_larger_batch_halves_the_work_of_the_optimizer(peak_bytes, reason):
     assert "larger_batch" not in advised(gemms=short, **timings).index, "4 of 99 ms"
 
 
+IN_ATTENTION = {"module": "block/attention/softmax", "family": "softmax", "kernel_name": "softmax", "calls": 1}
+IN_ATTENTION["time_ns"] = 1 * MS
 EAGER = {"kind": "unfused_attention", "time_ns": 2 * MS, "count": 20, "evidence": "softmax"}
 
 
@@ -137,9 +148,19 @@ EAGER = {"kind": "unfused_attention", "time_ns": 2 * MS, "count": 20, "evidence"
 def test_fused_attention_saves_no_matmuls_of_other_modules(module, matmuls_ns):
     """4 ms of matmuls are of attention, 6 ms of `module`; the GPU never waits."""
     of_attention = {"module": "block/attention/attention_output", "calls": 1, "time_ns": 4 * MS}
-    gemms = [of_attention, {"module": module, "calls": 1, "time_ns": 6 * MS}]
+    gemms = [of_attention, IN_ATTENTION, {"module": module, "calls": 1, "time_ns": 6 * MS}]
     row = advised(step_ns=30 * MS, busy_ns=30 * MS, gemms=gemms, findings=[EAGER]).loc["fused_attention"]
     assert row["ceiling_ns"] == 1 * MS + matmuls_ns
+
+
+@pytest.mark.parametrize(("step_ns", "waiting_ns"), [(30 * MS, 0), (31 * MS, 0), (40 * MS, 10 * MS)])
+def test_fused_attention_saves_at_most_the_kernels_of_attention_and_waiting_that_counts(step_ns, waiting_ns):
+    """A card had 226 ms, and attention took 195: kernels of other modules ran between its matmuls, and 1.7% waited."""
+    matmuls = {"module": "block/attention/attention_output", "calls": 1, "time_ns": 4 * MS}
+    between = EAGER | {"time_ns": 6 * MS}
+    kernels = [matmuls, IN_ATTENTION, IN_ATTENTION | {"module": "block/norm"}]
+    row = advised(step_ns=step_ns, busy_ns=30 * MS, gemms=kernels, findings=[between]).loc["fused_attention"]
+    assert row["ceiling_ns"] == 5 * MS + waiting_ns and row["time_ns"] <= row["ceiling_ns"]
 
 
 def test_without_modules_of_attention_any_matmul_may_be_one():

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from profiler_job.analysis.metrics import regimes, run_grid
+from profiler_job.analysis.metrics import regimes, run_grid, step_limits
 from profiler_job.analysis.render import regime_map
 from profiler_job.analysis.render.answer import Table
 from profiler_job.jobs.contract.step_limit import MEMORY
@@ -26,7 +26,8 @@ def test_each_precision_has_a_panel_whose_cells_lead_to_runs(rec):
     assert rows.groupby("precision").size().to_dict() == {"fp32": 4, "bf16": 4}, "a case is there once"
     runs = [run for of in (rec, lower) for run in zip(of.runs["run_id"], of.runs["started_at"])]
     pages = run_grid.page_by_id([rec, lower], {run: f"report/runs-{run[0]}" for run in runs})
-    rows = rows.assign(leads_to=rows["run_id"].map(pages), limit=MEMORY)
+    rows = rows.assign(leads_to=rows["run_id"].map(pages), limit=MEMORY, timer_ns=1.0)
+    rows = rows.assign(**dict.fromkeys(step_limits.PARTS.values(), 0.25))
     rows.loc[rows.index[-1], "leads_to"] = ""
     html = regime_map.to_html(Table("regimes", "Limits", (), rows), "x.csv", "../")
     assert html.index("<caption>FP32") < html.index("<caption>BF16")
@@ -42,3 +43,14 @@ def test_a_run_out_of_memory_says_so(rec):
     rows = regimes.regimes_of([dataclasses.replace(rec, runs=runs, **kept)], PEAKS, None)
     html = regime_map.to_html(Table("regimes", "Limits", (), rows.assign(leads_to="")), "x.csv", "../")
     assert '<td class="why">OOM' in html
+
+
+def test_the_models_of_a_panel_come_by_size_with_their_parameters(rec):
+    """`medium` came last, since another recording had it; no name had its parameters."""
+    numbers = rec.runs["size"].astype(str).map({"small": 0.13e9, "2.7B": 3.4e9})
+    rec = dataclasses.replace(rec, runs=rec.runs.assign(num_parameters=numbers))
+    is_small = rec.runs["size"].astype(str) == "small"
+    parts = [dataclasses.replace(rec, runs=rec.runs[chosen]) for chosen in (~is_small, is_small)]
+    table = Table("regimes", "Limits", (), regimes.regimes_of(parts, PEAKS, None).assign(leads_to=""))
+    for drawn in (regime_map.to_html(table, "x.csv", "../"), regime_map.to_markdown(table, "x.csv", "../")):
+        assert 0 < drawn.find("small (0.13B)") < drawn.find("2.7B (3.4B)")

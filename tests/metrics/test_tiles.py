@@ -10,7 +10,6 @@ from profiler_job.analysis.reference import flops
 from profiler_job.analysis.site import page_context
 from tests.synthetic import GEMM, recording
 
-ONE = "small-ctx512-fp32-naive-train_step"
 SMALL = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x32x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
 
 

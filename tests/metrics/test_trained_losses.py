@@ -51,9 +51,11 @@ def test_a_run_has_the_id_of_the_one_whose_dropout_is_not_turned_off(options, sa
 
 
 def test_losses_of_a_model_with_dropout_are_of_runs_without_it():
-    rungs = measured(run_of(AS_IS, precision="bf16"), run_of(AS_IS, precision="tf32"), run_of(PADDED, precision="bf16"))
+    ladder_steps = measured(
+        run_of(AS_IS, precision="bf16"), run_of(AS_IS, precision="tf32"), run_of(PADDED, precision="bf16")
+    )
     losses = recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 9.9, 10.0))
-    rows = trained_losses.join_losses(rungs, losses)
+    rows = trained_losses.join_losses(ladder_steps, losses)
     assert rows["trained_millionths"].tolist()[0] == rows["numerics_millionths"].tolist()[0] == 10_000
     assert rows["no_dropout"].tolist() == [True, False, False]
     assert rows["trained_off"].isna().tolist() == [False, True, True], "of another precision, of another vocabulary"
@@ -61,14 +63,14 @@ def test_losses_of_a_model_with_dropout_are_of_runs_without_it():
 
 
 def test_another_rate_of_dropout_is_another_model():
-    rungs = measured(run_of("resid_pdrop=0.2", precision="bf16"))
-    rows = trained_losses.join_losses(rungs, recording((run_of(OFF, precision="bf16"), 9.9, 10.0)))
+    ladder_steps = measured(run_of("resid_pdrop=0.2", precision="bf16"))
+    rows = trained_losses.join_losses(ladder_steps, recording((run_of(OFF, precision="bf16"), 9.9, 10.0)))
     assert rows["trained_off"].isna().all() and not rows["no_dropout"].any()
 
 
 def test_losses_that_a_run_compared_itself_go_first():
-    rungs = measured(run_of(AS_IS, precision="bf16"), loss_trained=10.1, loss_trained_plain=10.0)
-    rows = trained_losses.join_losses(rungs, recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 5.0, 10.0)))
+    ladder_steps = measured(run_of(AS_IS, precision="bf16"), loss_trained=10.1, loss_trained_plain=10.0)
+    rows = trained_losses.join_losses(ladder_steps, recording((run_of(f"{AS_IS}, {OFF}", precision="bf16"), 5.0, 10.0)))
     assert rows["trained_millionths"].tolist() == [10_000] and not rows["no_dropout"].any()
     assert rows["trained_on"].tolist() == ["NVIDIA H200"]
 

@@ -56,11 +56,25 @@ def compare(steps: pd.DataFrame, processes: pd.DataFrame):
 
 
 def test_the_ratio_is_taken_within_rounds_of_shared_processes():
-    """Alone b took as long as a, and one process was ten times as slow as the other."""
-    turns = compare(make_steps(ENOUGH, a=(100, 200, 2000), b=(100, 100, 1000)), make_processes("a", "b"))
+    """Alone b took as long as a."""
+    turns = compare(make_steps(ENOUGH, a=(100, 200, 210), b=(100, 100, 105)), make_processes("a", "b"))
     assert turns.num_pairs == 2 * ENOUGH
     few = math.exp(1.96 * SPREAD_OF_RATIOS / math.sqrt(2))  # two processes do not show how far processes differ
     assert (turns.times_as_fast, turns.low, turns.high) == pytest.approx((2, 2 / few, 2 * few), rel=1e-4)
+
+
+def test_a_slow_process_has_no_part_in_the_ratio():
+    """TF32 was 1.58 times as fast as FP32 in one process, and 1.07 times in the next, on a slower host."""
+    turns = compare(make_steps(6, a=(66, 66, 70), b=(42, 42, 66)), make_processes("a", "b"))
+    few = math.exp(1.96 * SPREAD_OF_RATIOS)
+    assert (turns.times_as_fast, turns.num_pairs) == (pytest.approx(66 / 42), 6)
+    assert (turns.low, turns.high) == pytest.approx((66 / 42 / few, 66 / 42 * few), rel=1e-4)
+
+
+def test_few_rounds_without_a_slow_process_keep_the_interval_of_all():
+    turns = compare(make_steps(5, a=(66, 66, 70), b=(42, 42, 66)), make_processes("a", "b"))
+    assert (turns.times_as_fast, turns.num_pairs) == (pytest.approx(66 / 42), 10)
+    assert turns.low < 70 / 66 and turns.high > 66 / 42
 
 
 def test_runs_of_other_processes_have_no_ratio():

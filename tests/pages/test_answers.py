@@ -5,6 +5,7 @@ import dataclasses
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.insight import run_advice
 from profiler_job.analysis.pages import (
     environment,
     explore,
@@ -294,6 +295,7 @@ def test_every_run_has_a_page_and_its_neighbours(rec, pages):
     around = {name: ([stop["run_id"] for stop in axis["stops"]], axis["here"]) for name, axis in axes.items()}
     runs, here = around["context"]
     assert runs[here - 1 : here + 2 : 2] == ["small-ctx128-fp32-naive-forward", "small-ctx1024-fp32-naive-forward"]
+    assert axes["context"]["stops"][here + 1]["label"] == "1,024"
     assert around["model"][1] == 0
     runs, here = around["mode"]
     assert runs[here + 1] == "small-ctx512-fp32-naive-forward_backward"
@@ -376,11 +378,13 @@ def test_an_attention_is_called_as_the_site_calls_it(value, said):
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
     said = [line for (line,) in answer.facts["insight"].sentences.advice]
-    assert said[0].startswith("TF32: ") and ": could save up to " in said[0]
+    assert said[0].startswith("BF16 autocast: could save up to "), "its bound is larger than that of TF32"
     assert "; how sure: " in said[0] and not any("predicted" in line for line in said)
     advised = [entry for entry in answer.facts["first"] if not entry["reason"]]
     for entry in advised:
         assert entry["gain_ns"] is None and 0 < entry["time_ns"] <= entry["ceiling_ns"]
+    bounds = [(entry["fits_limit"], entry["ceiling_ns"]) for entry in advised]
+    assert bounds == sorted(bounds, reverse=True)
 
 
 @pytest.mark.long
@@ -388,10 +392,10 @@ def test_a_run_page_says_what_was_measured_before_what_has_a_bound(rec):
     run_id, gpu = "small-ctx512-fp32-naive-train_step", str(rec.runs["gpu_name"].iloc[0])
     measured = pd.DataFrame(
         [
-            (run_id, gpu, ("tf32",), 30e6, 20e6, 1.5, 1.4, 1.6, "precision", 0.04, True),
-            (run_id, gpu, ("fused_adamw",), 30e6, 29e6, 1.03, 0.9, 1.1, "optimizer", 0.04, False),
-            (run_id, gpu, ("compile",), 30e6, 10e6, 3.0, 2.9, 3.1, "host", 0.04, True),
-            (run_id, "NVIDIA of another kind", ("bf16",), 30e6, 1e6, 30.0, 29, 31, "elsewhere", 0.04, True),
+            (run_id, gpu, ("tf32",), 30e6, 20e6, 1.5, 1.4, 1.6, "precision", 0.04, True, False),
+            (run_id, gpu, ("fused_adamw",), 30e6, 29e6, 1.03, 0.9, 1.1, "optimizer", 0.04, False, False),
+            (run_id, gpu, ("compile",), 30e6, 10e6, 3.0, 2.9, 3.1, "host", 0.04, True, False),
+            (run_id, "NVIDIA of another kind", ("bf16",), 30e6, 1e6, 30.0, 29, 31, "elsewhere", 0.04, True, False),
         ],
         columns=[*COLUMNS],
     )
@@ -404,7 +408,7 @@ def test_a_run_page_says_what_was_measured_before_what_has_a_bound(rec):
     assert first[1].startswith("TF32: measured, 20.0 ms instead of 30.0 ms, 1.50× as fast; do: ")
     assert not [line for line in first if "TF32" in line and "could save" in line]
     assert not [line for line in first if "BF16" in line and "measured" in line], "on another GPU"
-    assert "Not advised, fused optimizer: measured, and not faster beyond noise" in first
+    assert f"Not advised, fused optimizer: {run_advice.UNCERTAIN}" in first, "its interval holds 1"
 
 
 def test_nothing_is_said_of_where_the_time_of_an_unfinished_run_went(pages):

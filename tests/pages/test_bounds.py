@@ -14,6 +14,7 @@ from profiler_job.analysis.pages.questions import bounds, forward_time
 from profiler_job.analysis.render import chart_parts, charts, line_charts
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.step_limit import COMPUTE, MEMORY
+from profiler_job.jobs.contract.studies import TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import frozen, synthetic
 
@@ -103,6 +104,26 @@ def test_what_bounds_a_run_is_said_with_its_precision():
     (words,) = re.findall(r'claim\("compute"\)(.*?)endcall', template, re.S)
     assert "facts.precisions" in words and "only" in words
     assert page_context.ask(bounds.QUESTION, made_up(oom={}), calibration=RATES).facts["precisions"] == ["fp32"]
+
+
+def test_the_verdict_says_how_long_the_gpu_waits_in_a_training_step(answer):
+    """It said 43%, of a forward and backward pass, after a sentence on training steps."""
+    found = answer.claims["waits"].values["of_step"]
+    rows = answer.claims["waits"].rows
+    training = rows[rows["mode"].astype(str) == "train_step"]
+    assert found["mode"] == "train_step" and found["launch_wait"] == training["launch_wait"].max()
+
+
+def test_the_verdict_has_the_limits_in_bf16_next_to_those_in_fp32():
+    """Home showed a step in BF16 that memory limits, and below it that memory limits none of 60 runs."""
+    first = made_up(oom={})
+    trained = dataclasses.replace(first, runs=first.runs.assign(precision="bf16", attention="sdpa"))
+    assert page_context.ask(bounds.QUESTION, first, calibration=RATES).claims["counts"].values["bf16_all"] == 0
+    answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={TRAINED: trained})
+    found, rows = answer.claims["counts"].values, answer.tables["regimes"].rows.query("precision == 'bf16'")
+    assert 0 < found["bf16_num"] <= found["bf16_all"] == len(rows) and found["bf16_attention"] == "fused attention"
+    name = found["bf16_limit"].removeprefix("the ")
+    assert found["bf16_num"] == (rows["limit"].str.lower() == name.lower()).sum()
 
 
 def test_another_recording_of_a_run_may_have_other_bounds():
@@ -232,3 +253,14 @@ def test_linear_layers_in_bf16_lie_at_their_rate_and_intensity():
     assert forward.reached == pytest.approx(flops / seconds / 8e14)
     assert forward.limit == (COMPUTE if forward.intensity > 200 else MEMORY)
     assert not len(roofline.place_linear_layers(rec.runs, rec.kernels, {})), "eager attention has matmuls of its own"
+
+
+def test_compiled_steps_have_a_panel_and_are_not_counted_with_those_in_bf16():
+    first = made_up(oom={})
+    runs = first.runs.astype({"run_id": str}).assign(precision="bf16", attention="sdpa", optimizer="fused")
+    both = pd.concat([runs.assign(compile="off"), runs.assign(compile="default", run_id=runs["run_id"] + "-c")])
+    trained = dataclasses.replace(first, runs=both)
+    answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={TRAINED: trained})
+    rows = answer.tables["regimes"].rows
+    num_of = rows.groupby(["precision", "compile"]).size()
+    assert num_of["bf16", "off"] == num_of["bf16", "default"] == answer.claims["counts"].values["bf16_all"]

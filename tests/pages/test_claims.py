@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from profiler_job.analysis.changes.evidence import LEAST_IDLE
 from profiler_job.analysis.metrics.differences import is_beyond_chance
 from profiler_job.analysis.pages import home
 from profiler_job.analysis.pages.questions import QUESTIONS, forward_time, top_kernel, training_mix
@@ -89,6 +90,8 @@ def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
     if claim.holds:
         assert claim.values["high"]["launch_wait"] == measured["launch_wait"].max()
         assert claim.values["num_waiting"] == measured["waits"].sum()
+        # "Launch fewer kernels" was said of a step that waits 0.7%, which its own page calls limited by compute.
+        assert claim.values["num_late"] == (measured["launch_wait"] >= LEAST_IDLE).sum()
     slows = timed.claims["profiler_slows"]
     apart = measured["host_min_ns"] > measured["timer_max_ns"]
     assert slows.holds == is_beyond_chance(apart.sum(), len(measured))

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
-from profiler_job.analysis.comparison import compare_formats
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.judge import METRICS, compare
 from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.comparison.noise import SHIPPED
+from profiler_job.analysis.comparison.pair_answers import describe_pair
 from profiler_job.analysis.comparison.sides import make_tables_side
 from profiler_job.analysis.comparison.site_comparisons import make_comparisons
 from profiler_job.analysis.pages import comparison
@@ -132,7 +132,10 @@ def test_the_parts_are_those_of_the_waterfall_and_each_bar_begins_where_the_last
             pair.waterfall.groups.eval("second_ns - first_ns").sum() / pair.waterfall.num
         )
         assert kernels["is_real"].any()
-    assert answer.facts["pair"]["headline"] == compare_formats.format_headline(pair)
+    sides = (compared.first.label, compared.second.label)
+    assert answer.facts["pair"]["headline"] == describe_pair(pair, *sides)
+    drawn = answer.charts["waterfall"].rows["label"].str.extract(r"^(\d+) ")[0].dropna().astype(int).tolist()
+    assert drawn == [*range(1, len(drawn) + 1)] == sorted(rows["bar"].dropna().astype(int)), "numbered without gaps"
 
 
 def test_of_one_pair_one_page_says_all(captures, tmp_path):
@@ -141,8 +144,7 @@ def test_of_one_pair_one_page_says_all(captures, tmp_path):
     for page in pages.values():
         assert "table-metrics" in page and "chart-waterfall" in page
         assert "peak allocated</td>" not in page, "captures do not know it"
-    assert "### By phase and module" in pages["report/comparison.md"]
-    assert "<h3>By phase and module</h3>" in pages["report/compared/given.js"]
+        assert "<summary>By phase and module</summary>" in page
 
 
 def test_per_token_every_title_says_so(compared, tmp_path):
@@ -155,7 +157,7 @@ def test_per_token_every_title_says_so(compared, tmp_path):
     assert "times and their noise bands are per 1,000 tokens" in every_pair
     page = pages[PAIR]
     for title in (
-        "What B differs by, per 1,000 tokens",
+        "Every metric of A and B, per 1,000 tokens",
         "What the difference of 1,000 tokens of a profiled step is made of",
         "From 1,000 tokens of A to as many of B",
         "Kernel time by phase, per 1,000 tokens",
@@ -193,8 +195,8 @@ def test_a_run_of_the_report_keeps_its_page_and_others_get_one(compared, links, 
     assert re.search(rf"kernel time {time} in A and {time} in B \(\+{time}, more than the noise band", words)
     pair = "comparison.html?of=given/small-ctx128-fp32-naive-forward"
     assert f"[why](../../report/{pair.replace('.html', '.md')})" in page
-    assert f'href="{pair}">small context 128 forward</a>' in pages["report/comparison.md"]
-    assert 'href="comparison.html?of=given">All runs</a>' in pages[PAIR]
+    assert f'href="{pair}">small context 128 forward pass</a>' in pages["report/comparison.md"]
+    assert 'href="comparison.html?of=given">All pairs</a>' in pages[PAIR]
 
 
 def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
@@ -292,7 +294,7 @@ def test_of_two_gpus_every_pair_has_a_page_and_the_first_says_which_gpus(tmp_pat
     main, changed = recorded_as("h200", "fp32", "2026-11-01"), recorded_as("h100", "fp32", "2026-11-02")
     changed.runs["gpu_name"] = "NVIDIA H100 80GB HBM3"
     pages = written(make_comparisons([main, changed])["h100"], tmp_path, main)
-    assert "Comparison: h200 against h100" in pages["report/comparison.md"]
+    assert "h200 against h100" in pages["report/comparison.md"]
     assert re.search(r"B has NVIDIA H100 80GB HBM3", html.unescape(pages["report/comparison.md"]))
     assert len([path for path in pages if path.startswith("report/compared/given/")]) == 2
 
@@ -307,17 +309,41 @@ def test_the_bands_of_repetitions_stand_beside_those_that_are_the_least(compared
 
 def test_a_study_of_precision_is_compared_within():
     parts = [recorded_as("precision", name, "2026-11-01", "precision") for name in ("fp32", "bf16")]
-    made = make_comparisons([combine.join_recordings(parts)])
+    joined = combine.join_recordings(parts)
+    made = make_comparisons([joined], {"precision": joined})
     assert list(made) == ["precision-bf16"] and len(made["precision-bf16"].pairs) == 2
 
 
-def test_the_first_recording_of_steps_as_people_train_is_compared_with_its_compiled_steps():
-    parts = [recorded_as("trained", name, "2026-11-01", "trained") for name in ("fp32", "bf16")]
-    compiled = dataclasses.replace(parts[1], runs=parts[1].runs.assign(precision="fp32", compile="default"))
-    first = combine.join_recordings([parts[0], compiled])
-    later = dataclasses.replace(first, manifest=first.manifest | {"name": "later"})
-    made = make_comparisons([first, later])
-    assert list(made) == ["trained-default"] and len(made["trained-default"].pairs) == 2
+def recorded_compiled(precision, compiled=("off", "default")):
+    """Recordings of steps as people train, made up: one for each value of the axis `compile`."""
+    parts = [recorded_as("trained", f"{precision}-{value}", "2026-11-01", "trained") for value in compiled]
+    return [
+        dataclasses.replace(part, runs=part.runs.assign(precision=precision, compile=value))
+        for part, value in zip(parts, compiled, strict=True)
+    ]
+
+
+def test_steps_as_people_train_are_compared_with_compiled_ones_over_all_recordings_of_the_study():
+    recordings = [combine.join_recordings(recorded_compiled(precision)) for precision in ("fp32", "bf16")]
+    recordings[1].runs["context_length"] = 256
+    made = make_comparisons(recordings, {"trained": combine.join_recordings(recordings)})
+    assert list(made) == ["trained-default"] and len(made["trained-default"].pairs) == 4
+    assert made["trained-default"].first.label == "trained"
+
+
+def test_a_pair_within_a_study_is_of_one_recording():
+    whole = combine.join_recordings(recorded_compiled("fp32"))
+    recordings = [whole, *recorded_compiled("bf16")]
+    made = make_comparisons(recordings, {"trained": combine.join_recordings(recordings)})["trained-default"]
+    assert {run for pair in made.pairs for run in pair.case.first} < {*whole.runs["run_id"]}
+    assert len(made.pairs) == len(made.alignment.only_first) == len(made.alignment.only_second) == 2
+
+
+def test_runs_on_another_gpu_than_the_first_of_a_study_are_not_compared_within_it():
+    recordings = [combine.join_recordings(recorded_compiled(precision)) for precision in ("fp32", "bf16")]
+    recordings[1].runs["gpu_name"] = "NVIDIA H100 80GB HBM3"
+    made = make_comparisons(recordings, {"trained": combine.join_recordings(recordings)})["trained-default"]
+    assert {*made.first.runs["precision"], *made.second.runs["precision"]} == {"fp32"}
 
 
 def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overview_to_all(tmp_path):

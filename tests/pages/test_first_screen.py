@@ -1,17 +1,22 @@
 """What to do next: gains before bounds, one of changes that are one choice."""
 
+from datetime import date
+
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
 from profiler_job.analysis.insight.advice_lines import format_run_advice
+from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen, run_page
 from profiler_job.analysis.pages.first_screen import choose_cards
+from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.prediction.measured import COLUMNS as COLUMNS_OF_GAINS
+from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render import text
-from profiler_job.analysis.render.screen_source import explain_gain, format_gain, to_markdown
+from profiler_job.analysis.render.screen_source import NOT_THE_LIMIT, explain_gain, format_gain, to_markdown
 from profiler_job.analysis.site.page_context import NOTHING, make_site
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
@@ -23,7 +28,8 @@ RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimize
 
 def measured(name, ratio, low, high):
     gain = {"changes": (name,), "do": "", "reason": "", "step_ns": 100.0, "gain_ns": 100 - 100 / ratio}
-    return gain | {"times_as_fast": ratio, "low": low, "high": high, "measured_in": "main", "apart": None}
+    known = {"measured_in": "main", "apart": None, "on_slow_host": False}
+    return gain | {"times_as_fast": ratio, "low": low, "high": high} | known
 
 
 def bounded(name, ceiling):
@@ -61,7 +67,7 @@ def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
     ("apart", "why", "line"),
     [
         (0.05, "2.4× [2.0–3.8]", "2.40× as fast"),
-        (0.051, "varies by 5%", "in processes that differ by 5.1%"),
+        (0.051, "processes differ by 5%", "in processes that differ by 5.1%"),
         (float("inf"), "measured once", "in one process each"),
     ],
 )
@@ -70,7 +76,7 @@ def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_
     apart, why, line, shown_ns, where
 ):
     """The times are those that the steps have everywhere, the ratio is of rounds if the runs took turns."""
-    measured = pd.DataFrame([("a", ("compile",), 1e8, 4e7, 2.4, 2.0, 3.8, "host", apart, True)], columns=GAINS)
+    measured = pd.DataFrame([("a", ("compile",), 1e8, 4e7, 2.4, 2.0, 3.8, "host", apart, True, False)], columns=GAINS)
     advised = pd.DataFrame([bounded("compile", 9e7) | {"change": "compile", "fits_limit": True}])
     ranked = run_advice.rank_changes(advised, measured)
     [card] = choose_cards(ranked, shown_ns)
@@ -79,45 +85,138 @@ def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_
     assert f": measured, 40.0 ms instead of 100 ms, {line}; do: " in advice
 
 
-def test_a_ratio_by_turns_that_is_far_from_that_of_the_times_stands_alone():
-    """A card had 34 → 13 ms and 3.8×: the fastest process of one variant was far faster than the others."""
-    measured = pd.DataFrame([("a", ("compile",), 34e6, 13e6, 3.8, 3.4, 4.1, "trained", 0.0, True)], columns=GAINS)
+@pytest.mark.parametrize(
+    ("before_ns", "after_ns", "ratio", "gain", "words"),
+    [
+        (488e6, 247e6, (1.92, 1.90, 1.95), "1.92× as fast", "[1.90–1.95], by turns"),
+        (488e6, 254e6, (1.92, 1.90, 1.95), "488 → 254\u202fms", "1.92× [1.90–1.95]"),
+        (2163e6, 519e6, (4.17, 4.15, 4.18), "2.16\u202fs → 519\u202fms", "4.17× [4.15–4.18]"),
+    ],
+    ids=["of other processes", "of the rounds", "two digits are too few"],
+)
+def test_two_times_give_the_ratio_next_to_them(before_ns, after_ns, ratio, gain, words):
+    """488 → 247 ms, which is 1.98, stood next to 1.92× [1.90–1.95]."""
+    row = ("a", ("compile",), before_ns, after_ns, *ratio, "h", 0.0, True, False)
+    measured = pd.DataFrame([row], columns=GAINS)
+    [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), before_ns)
+    assert (format_gain(card), explain_gain(card)) == (gain, words)
+    [line] = format_run_advice(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured))
+    assert ("instead of" in line) == ("by turns" not in words) and ("by turns" in line) == ("by turns" in words)
+
+
+@pytest.mark.parametrize(("is_slow", "words"), [(False, ""), (True, " on a slow CPU")])
+def test_a_ratio_by_turns_that_is_far_from_that_of_the_times_stands_alone(is_slow, words):
+    """A card had 34 → 13 ms and 3.8×: the fastest process of one variant was far faster than the others. The ratio is
+    another one on a fast CPU."""
+    row = ("a", ("compile",), 34e6, 13e6, 3.8, 3.4, 4.1, "trained", 0.0, True, is_slow)
+    measured = pd.DataFrame([row], columns=GAINS)
     [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 34e6)
-    assert (format_gain(card), explain_gain(card)) == ("3.8× as fast", "[3.4–4.1], by turns")
+    assert (format_gain(card), explain_gain(card)) == ("3.8× as fast", "[3.4–4.1], by turns" + words)
 
 
 @pytest.mark.parametrize(
     ("low", "high", "words"), [(1.03, 1.2, "1.10× [1.03–1.20]"), (1.08, 1.12, "1.10× [1.08–1.12]")]
 )
 def test_an_interval_never_reads_as_if_it_held_1_or_had_no_width(low, high, words):
-    measured = pd.DataFrame([("a", ("compile",), 1e8, 1e8 / 1.1, 1.1, low, high, "h", 0.0, True)], columns=GAINS)
+    measured = pd.DataFrame([("a", ("compile",), 1e8, 1e8 / 1.1, 1.1, low, high, "h", 0.0, True, False)], columns=GAINS)
     [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 1e8)
     assert explain_gain(card) == words
 
 
 def test_twice_the_batch_is_for_the_same_tokens():
-    measured = pd.DataFrame([("a", ("larger_batch",), 4e7, 2e7, 2.0, 1.8, 2.2, "h", 0.0, True)], columns=GAINS)
+    measured = pd.DataFrame([("a", ("larger_batch",), 4e7, 2e7, 2.0, 1.8, 2.2, "h", 0.0, True, False)], columns=GAINS)
     [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 4e7)
     assert explain_gain(card) == "2.0× [1.8–2.2], for the same tokens"
 
 
 def test_what_was_measured_and_is_not_faster_has_no_card_with_a_bound():
-    measured = pd.DataFrame([("a", ("tf32",), 38e6, 34e6, 1.1, 0.7, 1.2, "prediction", 0.6, False)], columns=GAINS)
+    measured = pd.DataFrame(
+        [("a", ("tf32",), 38e6, 34e6, 1.1, 0.7, 1.2, "prediction", 0.6, False, False)], columns=GAINS
+    )
     advised = pd.DataFrame([bounded("tf32", 2e7) | {"change": "tf32", "fits_limit": True}])
     assert choose_cards(run_advice.rank_changes(advised, measured), 38e6) == []
 
 
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "gains", "state"),
+    [
+        (1.13, 1.12, 1.14, True, "card"),
+        (1.016, 1.010, 1.022, True, "little"),
+        (0.98, 0.95, 1.04, False, "little"),
+        (1.23, 0.94, 1.61, False, "uncertain"),
+        (0.98, 0.71, 1.36, False, "uncertain"),
+    ],
+)
+def test_what_was_measured_is_faster_or_little_faster_or_not_known(ratio, low, high, gains, state):
+    """Compiling 2.7B and TF32 for xl were said to be measured, and not faster: the first was 1.13 times as fast, and
+    of the second only the interval held 1."""
+    rows = [("a", ("tf32",), 1e8, 1e8 / ratio, ratio, low, high, "main", 0.01, gains, False)]
+    ranked = run_advice.rank_changes(pd.DataFrame(columns=["change"]), pd.DataFrame(rows, columns=GAINS))
+    little, uncertain = first_screen.list_without_gain(ranked)
+    known = {"card": choose_cards(ranked, 1e8), "little": little, "uncertain": uncertain}
+    assert {name: len(given) for name, given in known.items()} == dict.fromkeys(known, 0) | {state: 1}
+    limit = StepLimit({COMPUTE: 7.0, MEMORY: 3.0})
+    words = describe_nothing_more(limit, 0, little, uncertain).lower()
+    assert (load_change("tf32").ACTION.lower() in words) == (state != "card")
+
+
 def test_a_bound_is_shown_as_the_time_that_it_could_save():
-    [card] = choose_cards([bounded("casts", 62e6)], 115e6)
+    [card] = choose_cards([bounded("casts", 62e6) | {"fits_limit": True}], 115e6)
     assert (format_gain(card), explain_gain(card)) == (
         "could save up to 62\u202fms",
         "of 115\u202fms, not measured",
     )
 
 
+def test_a_bound_that_does_not_fit_the_limit_says_why_it_comes_after_smaller_ones():
+    fitting, other = choose_cards([bounded("compile", 62e6), bounded("fused_adamw", 31e6) | {"fits_limit": True}], 1e8)
+    assert (fitting["changes"], other["changes"]) == (("fused_adamw",), ("compile",))
+    assert NOT_THE_LIMIT not in explain_gain(fitting) and explain_gain(other).endswith(NOT_THE_LIMIT)
+
+
+def test_a_card_of_a_precision_says_that_it_changes_nothing_else():
+    """A card promised 540 ms in BF16, and the state BF16, which also has fused attention and AdamW, took 269."""
+    for name, is_alone in (("bf16", True), ("tf32", True), ("compile", False)):
+        [card] = choose_cards([measured(name, 2, 1.9, 2.1)], 100.0)
+        assert explain_gain(card).endswith(", alone") == is_alone
+
+
+def test_a_change_that_rounds_more_has_a_caution_on_its_card(tmp_path):
+    caution = load_change("casts").CAUTION
+    numbers = {"step_ns": 1e8, "tokens_per_s": None, "mfu": None, "peak_bytes": None, "cost": None, "num_steps": 0}
+    parts, run = pd.DataFrame(columns=COLUMNS), RUN | {"run_id": "a", "gpu_name": "b"}
+    site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
+    for name in ("casts", "compile"):
+        screen = first_screen.describe_screen(run, parts, None, [bounded(name, 3e7)], numbers)
+        html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
+        assert (caution in html) == (caution in to_markdown(screen, "a.csv")) == (name == "casts")
+
+
 def test_a_larger_batch_saves_time_of_the_same_work_and_not_of_its_step():
-    [card] = choose_cards([bounded("larger_batch", 53e6)], 115e6)
-    assert explain_gain(card) == "for the work of 115\u202fms, not measured"
+    [card] = choose_cards([bounded("larger_batch", 53e6) | {"fits_limit": True}], 115e6)
+    assert format_gain(card) == "could save up to 53\u202fms"
+    assert explain_gain(card) == "of 115\u202fms for the same tokens, not measured"
+
+
+def test_half_of_a_step_is_half_whatever_both_round_to():
+    """A card had 18 of 35 ms."""
+    [card] = choose_cards([bounded("larger_batch", 17.6e6)], 35.2e6)
+    assert format_gain(card) == "could save up to half"
+
+
+@pytest.mark.parametrize(
+    ("change", "ceiling", "gain"),
+    [
+        ("compile", 80e6, "up to 80\u202fms"),
+        ("compile", 81e6, "an unknown part"),
+        ("bf16", 81e6, "up to 81\u202fms"),
+    ],
+)
+def test_a_bound_of_nearly_the_whole_step_is_no_number(change, ceiling, gain):
+    """Compiling could save up to 46 of 50 ms: all waiting, and all kernels that might be fused. The peak rates bound
+    what a precision gives."""
+    [card] = choose_cards([bounded(change, ceiling)], 1e8)
+    assert format_gain(card) == f"could save {gain}"
 
 
 def test_times_of_two_units_each_have_theirs():
@@ -135,8 +234,9 @@ def test_there_are_three_cards_at_most():
     assert len(choose(*(measured(name, 2, 1.5, 2.5) for name in names))) == first_screen.MOST_CARDS
 
 
-@pytest.mark.parametrize("low, chosen", [(2.5, "compile"), (2.7, "cuda_graphs")])
+@pytest.mark.parametrize("low, chosen", [(2.5, "compile"), (2.65, "compile"), (2.7, "cuda_graphs")])
 def test_of_one_choice_the_later_needs_more_for_certain(low, chosen):
+    """CUDA graphs were advised for 191 ms where compile alone takes 191 ms."""
     cards = choose(measured("cuda_graphs", 3, low, 3.3), measured("compile", 2.6, 2, 3))
     assert [name for name, _, _ in cards] == [chosen]
 
@@ -185,18 +285,29 @@ def test_a_screen_without_cards_says_why_and_what_to_do(limit, words, tmp_path):
     parts = pd.DataFrame(columns=COLUMNS)
     numbers = {"step_ns": 10.0, "tokens_per_s": None, "mfu": None, "peak_bytes": None, "cost": None, "num_steps": 0}
     screen = first_screen.describe_screen(RUN | {"run_id": "a", "gpu_name": "b"}, parts, limit, [], numbers)
-    assert words in screen["why_no_cards"]
+    assert words in screen["nothing_more"]
     site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
     html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
     assert words in html and words in to_markdown(screen, "a.csv")
     with_card = first_screen.describe_screen(screen["run"], parts, limit, [measured("bf16", 2, 1.9, 2.1)], numbers)
-    assert with_card["why_no_cards"] == ""
+    assert " else " in with_card["nothing_more"] and len(with_card["cards"]) == 1
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_change_has_a_heading_and_a_short_line_of_code(name):
     change = load_change(name)
-    assert change.ACTION and len(change.ACTION) <= 30 and len(change.LINE) <= 48
+    assert change.ACTION and len(change.ACTION) <= 30 and len(change.LINE) <= 55
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_tokens_of_a_script_have_a_price(gpus):
+    """The home of a script had tokens a second of each rank, and no price."""
+    run = RUN | {"gpu_name": "NVIDIA H200", "gpus": gpus}
+    listed = find_price("NVIDIA H200").usd_per_hour
+    numbers = run_page.describe_rate(run, 1000.0, None)
+    assert numbers["currency"] == "$" and numbers["cost"] == pytest.approx(listed / 3.6)
+    given = run_page.describe_rate(run, 1000.0, Price(7.2, date(2026, 11, 30)))
+    assert given["currency"] == "" and given["cost"] == pytest.approx(2.0 / gpus)
 
 
 def test_a_run_that_was_timed_and_not_captured_shows_its_phases(tmp_path):

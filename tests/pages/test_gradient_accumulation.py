@@ -9,6 +9,7 @@ import pytest
 from profiler_job.analysis.pages.questions import gradient_accumulation
 from profiler_job.analysis.site import page_context, question_pages
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.studies import TRAINED
 from tests import synthetic
 from tests.page_words import read_page
 from tests.pages.question_page import only_questions
@@ -74,6 +75,21 @@ def test_sentences_say_what_it_costs_and_what_it_saves(answer):
     assert answer.claims["memory"].holds and answer.claims["busier"].holds
 
 
+def test_micro_batches_that_take_no_longer_than_their_steps_alone_are_said_to_cost_nothing(rec):
+    """Only the slow case of 512 tokens was told, and not that large batches of 1,024 tokens lose nothing."""
+    runs = rec.runs.assign(batch_size=rec.runs["batch_size"] * rec.runs["accumulation"])
+    trained = dataclasses.replace(rec, runs=runs)
+    asked = page_context.ask(gradient_accumulation.QUESTION, rec, studies={TRAINED: trained})
+    rows = asked.claims["free"].rows
+    assert set(rows["accumulation"]) == {2} and len(rows) == 2
+    assert (rows["step_ns"] / rows["separate_ns"]).tolist() == pytest.approx([0.6, 0.6], rel=1e-6)
+    slow = rec.steps.assign(wall_ns=rec.steps["wall_ns"].where(~rec.steps["run_id"].str.endswith("accum2"), 10**12))
+    slower = page_context.ask(
+        gradient_accumulation.QUESTION, rec, studies={TRAINED: dataclasses.replace(trained, steps=slow)}
+    )
+    assert not slower.claims["free"].holds
+
+
 def test_runs_that_were_never_cut_say_nothing_of_it(rec):
     runs = rec.runs[rec.runs["accumulation"] == 1]
     found = page_context.ask(gradient_accumulation.QUESTION, dataclasses.replace(rec, runs=runs))
@@ -86,7 +102,8 @@ def test_a_page_shows_it(tmp_path, rec, undrawn):
     with only_questions(gradient_accumulation.QUESTION):
         question_pages.write_questions(rec, tmp_path, {gradient_accumulation.STUDY: study})
     page = read_page(tmp_path / "report" / "gradient-accumulation.md")
-    assert "Cut into 2 micro-batches" in page and "keeps the GPU busy for" in page
-    assert "The step takes **" not in page, "of one process a run the CPU's part is not known"
+    first = page.split("What was measured")[0]
+    assert "2 micro-batches" in first and "**1.2×**" in first
+    assert "rough" in first, "of one process a run the CPU's part is not known"
     assert re.search(r"\| small +\| +512 \| +2 \| +13\.4 \(13\.4–13\.4\) \| +1\.20 \|", page)
     assert "- **Batch**: 4 in 1 and 2 micro-batches" in page

@@ -1,12 +1,15 @@
 """Which steps the home page offers: cases that recordings hold, in states that are known."""
 
 import dataclasses
+import re
 
+import pandas as pd
 import pytest
 
 from profiler_job.analysis.pages import home_cases
 from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32, CaseNumbers, HomeCase
-from profiler_job.analysis.pages.titles import name_size
+from profiler_job.analysis.render.text import name_model_of
+from profiler_job.jobs.contract.words import name_model
 from tests.synthetic import recording, take_turns
 
 
@@ -51,6 +54,16 @@ def test_of_several_runs_of_a_state_the_usual_one_is_shown(rec, bf16):
     assert case.runs[BF16][0] == 2
 
 
+def test_of_several_runs_that_took_turns_one_with_a_page_is_shown(rec, bf16):
+    """Small in BF16 took 35 ms on home and 33 ms on its page, which is of another recording."""
+    turned = take_turns(dataclasses.replace(bf16, steps=bf16.steps.assign(run_id=bf16.runs["run_id"].iloc[0])), {})
+    other, trained = (
+        dataclasses.replace(turned, manifest=turned.manifest | {"study": study}) for study in ("prediction", "trained")
+    )
+    for recordings, number in (([rec, other, trained], 2), ([rec, trained, other], 1)):
+        assert home_cases.list_cases(recordings)[0].runs[BF16][0] == number
+
+
 def test_a_state_says_which_of_its_settings_are_not_the_usual_ones(rec, bf16):
     """BF16 had other attention and another optimizer on one GPU than on the other."""
     other = change(rec, "-cudnn", precision="bf16", attention="cudnn")
@@ -59,9 +72,24 @@ def test_a_state_says_which_of_its_settings_are_not_the_usual_ones(rec, bf16):
         BF16: (
             "fused attention (cudnn) and reference AdamW",
             "fused attention (PyTorch's choice) and fused AdamW",
+            "",
         )
     }
     assert not home_cases.list_cases([rec, bf16])[0].others
+
+
+def test_a_step_that_is_the_median_of_processes_that_differ_says_so(rec, bf16):
+    """Small in BF16 took 65 ms on an H100 at 128 tokens and 50 ms at 512: medians of 47 to 84 ms, next to the fastest
+    process on an H200."""
+    steps = rec.steps.assign(run_id=rec.steps["run_id"].astype(str) + "-bf16")
+    slower = steps.assign(process=steps["process"] + 1, wall_ns=(steps["wall_ns"] * 1.5).astype("int64"))
+    apart = dataclasses.replace(bf16, steps=pd.concat([steps, slower], ignore_index=True))
+    assert not home_cases.list_cases([rec, apart])[0].others  # no step here is of the fastest process
+    of_fp32 = take_turns(dataclasses.replace(rec, steps=rec.steps), {})
+    here, usual, _ = home_cases.list_cases([rec, of_fp32, apart])[0].others[BF16]
+    assert re.fullmatch(r"the median of \d processes \(.+ms to .+ms\)", here) and usual == "the fastest process"
+    turned = take_turns(dataclasses.replace(bf16, steps=steps), {})
+    assert BF16 not in home_cases.list_cases([rec, turned])[0].others
 
 
 def test_several_gpus_and_capped_memory_are_no_case(rec):
@@ -109,7 +137,8 @@ def test_a_checkpointed_step_is_not_a_state(rec, bf16):
 
 
 def test_a_model_is_named_by_its_family_and_parameters_once():
-    assert home_cases.name_model("large", 0.97e9) == "large (0.97B)"
-    assert home_cases.name_model("1.3B", 1.255e9) == "1.3B"
-    assert home_cases.name_model("script", float("nan")) == "script"
-    assert name_size({"workload": "llama", "size": "8B"}) == "Llama 3 8B"
+    assert name_model("large", 0.97e9) == "large (0.97B)" and name_model("xl", 1.998e9) == "xl (2.0B)"
+    assert name_model("1.3B", 1.255e9) == "1.3B" and name_model("405B", 405.9e9) == "405B (406B)"
+    assert name_model("script", float("nan")) == "script"
+    assert name_model_of({"size": "script", "num_parameters": 0}) == name_model_of({"size": "script"}) == "script"
+    assert name_model_of({"workload": "llama", "size": "8B", "num_parameters": 8.03e9}) == "Llama 3 8B"

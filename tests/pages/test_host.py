@@ -9,6 +9,7 @@ from profiler_job.analysis.metrics import queue
 from profiler_job.analysis.pages.questions import host, host_data
 from profiler_job.analysis.recording import store, table_schema
 from profiler_job.analysis.site import page_context
+from profiler_job.jobs.contract.studies import TRAINED
 from tests import frozen, synthetic
 
 
@@ -144,3 +145,14 @@ def test_what_graphs_add_is_judged_without_the_optimizer():
     assert compiled["timer_parts"].tolist() == [10, 10], "30 ns less two phases in which the GPU is busy for 10"
     pair = host_data._compare_with_default(measured.assign(timer_parts=0), compiled, ["size"], None).iloc[0]
     assert pair["speedup"] == 1 and not pair["differs"]
+
+
+def test_steps_as_people_train_are_drawn_in_a_chart_of_their_state(recorded):
+    assert "times-trained" not in page_context.ask(host.QUESTION, recorded, main=recorded).charts
+    runs = recorded.runs.assign(precision="bf16")
+    trained = dataclasses.replace(recorded, runs=runs)
+    charts = page_context.ask(host.QUESTION, recorded, main=recorded, studies={TRAINED: trained}).charts
+    assert [charts[key].state for key in ("times", "times-trained")] == ["FP32", "BF16"]
+    assert charts["times-trained"].rows["of_base"].tolist() == charts["times"].rows["of_base"].tolist()
+    other = dataclasses.replace(recorded, runs=runs.assign(batch_size=64))
+    assert "times-trained" not in page_context.ask(host.QUESTION, recorded, studies={TRAINED: other}).charts

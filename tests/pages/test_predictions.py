@@ -58,6 +58,7 @@ def test_predictions_of_tune_have_errors_and_intervals(written):
     assert answer.facts["parts"]["apart_ns"] == 120e9
     assert answer.facts["pace"]["gpu"]["number"] == 2 and answer.facts["pace"]["cpu"]["number"] == 0
     text = written(predicted(21), parts(1.9, 3.0))
+    assert text.index(f"within **{answer.facts['pace']['gpu']['high']:.1%}**") < text.index("## ")
     assert "2 predictions" in text and "NVIDIA H100" in text and "1 of 2 intervals holds" in text
 
 
@@ -73,6 +74,7 @@ def test_earlier_predictions_of_tune_are_told_apart(written):
         ["b", 2, 1.0, "nothing"],
         ["a", 1, 0.0, "the time of the CPU"],
     ]
+    assert answer.facts["never_inside"] == []
     (together,) = answer.facts["by_part"]
     assert (together["change"], together["number"], together["inside"]) == ("several together", 2, 2)
     text = written(predicted(21), both)

@@ -1,15 +1,19 @@
 """What a token costs: the parts of a step add up, prices are listed, and two GPUs are compared by equal steps."""
 
 import re
+from collections import defaultdict
 
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.metrics import run_grid, utilisation
+from profiler_job.analysis.pages import explore
 from profiler_job.analysis.pages.question import Inputs
 from profiler_job.analysis.pages.questions import token_cost
 from profiler_job.analysis.pages.questions.ladder_single import draw_falls
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.recording.table_schema import TABLES
+from profiler_job.analysis.reference import flops
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.site import page_context
 from tests.synthetic import recording
@@ -49,6 +53,17 @@ def test_two_gpus_are_compared_by_the_same_steps_the_cheaper_first():
     assert said["models"] == ["small (0.13B)"] and said["memory_gb"] == 141
 
 
+def test_models_that_only_the_dearer_gpu_ran_are_counted():
+    """ "Take the cheapest GPU" was said of all models, of which the smallest alone ran on both."""
+    main = make_recording(H200)
+    larger = recording(("2.7B",), (128, 256), modes=("train_step",))
+    larger.runs["gpu_name"] = H200
+    larger = store.Recording(manifest=larger.manifest, **{table: getattr(larger, table) for table in TABLES})
+    asked = ask(main, attention=make_recording(H100, 1.5), trained=larger)
+    assert asked.claims["gpus"].values["num_others"] == 1
+    assert ask(main, attention=make_recording(H100, 1.5)).claims["gpus"].values["num_others"] == 0
+
+
 @pytest.mark.parametrize(("slower", "better"), [(1.0, "H100"), (1.3, "H200")])
 def test_the_gpu_to_rent_is_the_one_whose_work_costs_less(slower, better):
     found = ask(make_recording(H200), attention=make_recording(H100, slower=slower, kernels=slower))
@@ -82,7 +97,29 @@ def test_a_state_with_other_settings_says_so():
 
 def test_one_gpu_or_an_unlisted_one_says_less():
     found = ask(make_recording("a GPU nobody lists"))
-    assert not found.claims["gpus"].holds and not found.claims["cheapest"].holds and found.facts["prices"] == []
+    assert not found.claims["gpus"].holds and not found.claims["prices"].holds and found.facts["prices"] == []
+
+
+def test_the_best_mfu_is_that_of_explore_and_long_contexts_gain_nothing_from_masked_scores():
+    """One page had 52%, another 58% and a third 54%: scores that nothing computes counted at long contexts."""
+    rec = make_recording(H200)
+    found = ask(rec).claims["best_fp32"].values
+    part = explore.Part(name="main", page="", run_pages=defaultdict(str), rec=rec)
+    [best] = explore.answer([part], None).facts["best"]
+    assert best["mfu"] == found["mfu"] == ask(rec).tables["costs_of_states"].rows["mfu"].max()
+    assert best["words"] == "small (0.13B), 256 tokens, batch 4"
+    run = run_grid.select_measured_runs(rec.runs).query("mode == 'train_step'").iloc[-1]
+    full = flops.step_flops(run_grid.shape_of(run), "train_step") / (1e-3 * 67e12)
+    assert utilisation.mfu(run, 1e6) < full == pytest.approx(utilisation.measure_eager_matmuls(run, 1e6))
+
+
+def test_prices_are_of_one_context_batch_gpu_and_state():
+    """They were of small at 1,024 tokens, compiled, and of medium at 512, in FP32."""
+    both = recording(("small", "large"), (128, 256), modes=("forward", "train_step"))
+    both.runs["gpu_name"] = H200
+    claim = ask(both).claims["prices"]
+    assert claim.holds and claim.rows[["context_length", "batch_size", "gpu", "state"]].nunique().eq(1).all()
+    assert claim.values["low"]["model"] == "small (0.13B)" and claim.values["low"]["cost"] == claim.rows["cost"].min()
 
 
 def test_tokens_are_drawn_by_context_of_a_model_with_most_contexts():
@@ -98,9 +135,9 @@ def test_tokens_are_drawn_by_context_of_a_model_with_most_contexts():
 
 
 def test_each_change_of_a_ladder_falls_from_where_the_one_before_ended():
-    rungs = [("FP32", 1.0), ("TF32", 2.0), ("BF16", 4.0), ("+ a", 3.99), ("+ b", 3.0)]
-    rows = pd.DataFrame([("2.7B", 1024, name, 100e6 / gain, gain) for name, gain in rungs])
-    rows.columns = ["size", "context_length", "rung", "ns", "speedup"]
+    ladder_steps = [("FP32", 1.0), ("TF32", 2.0), ("BF16", 4.0), ("+ a", 3.99), ("+ b", 3.0)]
+    rows = pd.DataFrame([("2.7B", 1024, name, 100e6 / gain, gain) for name, gain in ladder_steps])
+    rows.columns = ["size", "context_length", "ladder_step", "ns", "speedup"]
     bars = draw_falls(rows).rows
     assert bars["series"].tolist() == ["the step", "shorter", "within 2%", "longer", "the step"]
     assert bars["end_ns"].tolist()[:-2] == bars["begin_ns"].tolist()[1:-1]
@@ -117,3 +154,12 @@ def test_what_the_cpu_changes_has_two_digits(tmp_path):
     words = site.render_blocks(question.page, question.slug, question.template, found, ("findings",)).markdown
     assert "the step was 1.2× as fast, and tokens cost 0.93× as much." in words
     assert not re.findall(r"\d\.\d% of (?:the|its)", words)
+
+
+def test_csv_files_carry_no_log_of_a_run():
+    """Five files had the last lines that each run printed, 530 KB in all."""
+    main = make_recording(H200)
+    main.runs["log"] = "step 1\nstep 2"
+    answer = ask(main, attention=make_recording(H100))
+    tables = [*answer.tables.values(), *answer.charts.values()]
+    assert tables and not any("log" in of.rows for of in tables)

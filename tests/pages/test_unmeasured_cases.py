@@ -17,7 +17,7 @@ def make_case(model, parameters, context, gpu=H200, batch=4):
     return HomeCase(at=at, numbers=numbers, runs={BF16: (0, "a")}, others={}, apart=0.0)
 
 
-LARGE, XL = ("large (0.97B)", 969_411_840), ("xl (2B)", 1_998_235_200)
+LARGE, XL = ("large (0.97B)", 969_411_840), ("xl (2.0B)", 1_998_235_200)
 CASES = [make_case(*LARGE, 512), make_case(*LARGE, 1024), make_case(*XL, 1024), make_case(*LARGE, 1024, H100)]
 
 
@@ -28,7 +28,7 @@ def find(*wanted):
 def test_the_nearest_step_is_by_parameters_then_context_then_batch_then_gpu():
     """The picker showed the first of those that shared most values: another model before another context."""
     assert find("1.3B", CaseNumbers(1.3e9, 2048, 4, H200)) == ("large (0.97B)", "1,024", "4", "H200")
-    assert find("1.5B", CaseNumbers(1.5e9, 512, 4, H200)) == ("xl (2B)", "1,024", "4", "H200")
+    assert find("1.5B", CaseNumbers(1.5e9, 512, 4, H200)) == ("xl (2.0B)", "1,024", "4", "H200")
     assert find("large (0.97B)", CaseNumbers(LARGE[1], 600, 4, H200)) == ("large (0.97B)", "512", "4", "H200")
     assert find("large (0.97B)", CaseNumbers(LARGE[1], 1024, 8, H100)) == ("large (0.97B)", "1,024", "4", "H100")
 
@@ -40,7 +40,7 @@ def test_a_model_without_known_parameters_is_nearest_to_itself():
 
 def test_a_model_between_two_measured_ones_is_offered_with_predicted_memory():
     models = unmeasured_cases.list_models(CASES, is_training=True)
-    assert [*models] == ["large (0.97B)", "1.3B", "xl (2B)"]
+    assert [*models] == ["large (0.97B)", "1.3B", "xl (2.0B)"]
     found = {one.at: one for one in unmeasured_cases.list_unmeasured(CASES, models, is_training=True)}
     one = found["1.3B", "1,024", "4", "H100"]
     assert one.nearest.at == ("large (0.97B)", "1,024", "4", "H100")
@@ -48,7 +48,7 @@ def test_a_model_between_two_measured_ones_is_offered_with_predicted_memory():
     assert {state: round(need.peak_bytes / 2**30) for state, need in one.memory.items()} == {FP32: 44, BF16: 29}
     assert all(need.fits for need in one.memory.values())
     assert [case.at[0] for case in found["1.3B", "1,024", "4", "H200"].around] == [LARGE[0], XL[0]]
-    of_xl = found["xl (2B)", "512", "4", "H200"]
+    of_xl = found["xl (2.0B)", "512", "4", "H200"]
     assert of_xl.nearest.at[1] == "1,024" and not of_xl.memory and not of_xl.around and of_xl.size == "xl"
     assert not {*found} & {case.at for case in CASES}
 

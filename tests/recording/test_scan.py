@@ -110,6 +110,12 @@ def test_every_type_of_a_column_is_read(tmp_path, kind):
     assert texts[SECRET] == "column x"
 
 
+def test_a_word_that_no_row_uses_is_read_without_types_of_pyarrow(tmp_path):
+    words = pa.table({"x": COLUMNS["unused word of a dictionary"]})
+    pq.write_table(words, tmp_path / "t.parquet", store_schema=False)
+    assert ("column x", SECRET) in [*scan.read_texts(tmp_path / "t.parquet")]
+
+
 @pytest.mark.parametrize("where", ["table", "column", "inner column", "name", "inner name", "pandas"])
 def test_metadata_and_names_are_read(tmp_path, where):
     told = {"told": SECRET}

@@ -1,10 +1,12 @@
 """A recording keeps what was written, checks it, and explains each of its columns."""
 
+import inspect
 import json
 import shutil
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from profiler_job.analysis.recording import store, table_schema
@@ -157,6 +159,40 @@ def test_columns_of_a_table_without_a_file_have_the_types_of_those_of_an_empty_f
     nothing = pa.schema(store.arrow_types("kernels").items()).empty_table()
     store.write_table("kernels", nothing, tmp_path / "former" / "kernels.parquet")
     pd.testing.assert_frame_equal(store.load(tmp_path / "former").kernels, store.load(tmp_path / "now").kernels)
+
+
+@pytest.mark.parametrize("few", [0, 10_000], ids=["with types of pyarrow", "without"])
+def test_what_is_written_small_is_read_as_it_was(tmp_path, monkeypatch, few):
+    rec = _written(tmp_path / "made")
+    monkeypatch.setattr(store, "_FEW_ROWS", few)
+    for name, table in store.load_tables(tmp_path / "made", table_schema.TABLES)[1].items():
+        file = tmp_path / "made" / f"{name}.parquet"
+        store.write_table(name, store.read_table(name, file), small := tmp_path / f"{name}.parquet", is_small=True)
+        found = store.make_frame(name, store.read_table(name, small), small)
+        store.set_runs(found, list(rec.runs["run_id"].astype(str)), small)
+        pd.testing.assert_frame_equal(found, table)
+        assert (b"ARROW:schema" in (pq.read_metadata(small).metadata or {})) == (few == 0)
+
+
+def test_what_an_older_pyarrow_cannot_limit_is_written_small_all_the_same(tmp_path, monkeypatch):
+    _written(tmp_path / "made")
+    known = inspect.signature(pq.write_table)
+    given: dict[str, object] = {}
+
+    def write(*args, **options):
+        given.update(options)
+        if "max_rows_per_page" in options:
+            raise TypeError("__cinit__() got an unexpected keyword argument 'max_rows_per_page'")
+        written(*args, **options)
+
+    written = pq.write_table
+    older = [each for each in known.parameters.values() if each.name != "max_rows_per_page"]
+    write.__signature__ = known.replace(parameters=older)
+    monkeypatch.setattr(pq, "write_table", write)
+    table = store.read_table("steps", tmp_path / "made" / "steps.parquet")
+    store.write_table("steps", table, small := tmp_path / "steps.parquet", is_small=True)
+    assert store.read_table("steps", small).equals(table)
+    assert given["compression"] == "brotli" and {"data_page_size", "store_schema", "column_encoding"} <= given.keys()
 
 
 def test_an_empty_table_is_a_table(tmp_path):

@@ -1,5 +1,7 @@
 """Axes have round numbers at even distances, and a legend shows what the drawing shows."""
 
+import itertools
+import math
 import re
 from pathlib import Path
 
@@ -85,12 +87,12 @@ def test_bars_have_their_numbers_next_to_them(tmp_path):
     rows = pd.DataFrame({"size": ["a", "b<i>"], "series": "measured", "value": [0.5, 11.84]})
     options = {"by": ["size"], "order": ["measured"], "unit": "times as fast"}
     drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
-    assert all(words in drawing for words in (">0.500×<", ">11.8×<", "a, measured: 0.500×", "b&lt;i&gt;"))
+    assert all(words in drawing for words in (">0.50×<", ">12×<", "a, measured: 0.500×", "b&lt;i&gt;"))
     specification = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)
     bar, number = specification["layer"]
     assert [layer["mark"]["type"] for layer in (bar, number)] == ["bar", "text"]
     rows = specification["datasets"][number["data"]["name"]]
-    assert number["encoding"]["x"]["field"] == "value" and [row["text"] for row in rows] == ["0.500×", "11.8×"]
+    assert number["encoding"]["x"]["field"] == "end" and [row["text"] for row in rows] == ["0.50×", "12×"]
     _, end = bar["encoding"]["x"]["scale"]["domain"]
     assert specification["width"] * (1 - 11.84 / end) == pytest.approx(42), "there is room right of the longest bar"
 
@@ -100,17 +102,31 @@ def test_a_hollow_bar_says_why_and_has_its_number(tmp_path):
     options = {"by": ["size"], "order": ["measured"], "unit": "times as fast", "hollow": "slower host"}
     drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
     assert 'class="series bar hollow" style="--family:var(--series-0)">slower host<' in drawing
-    assert ">1.50×<" in drawing and "b, slower host: 1.50×" in drawing
+    assert ">1.5×<" in drawing and "b, slower host: 1.50×" in drawing
     filled, hollow, _ = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)[
         "layer"
     ]
     assert hollow["mark"]["fill"] == "transparent" and hollow["mark"]["stroke"] == filled["mark"]["color"]
 
 
+def test_a_bar_whose_interval_is_known_has_it_and_a_legend_of_one_entry_is_left_out(tmp_path):
+    rows = pd.DataFrame({"size": ["a", "b"], "series": "measured", "value": [2.0, 1.5]})
+    rows = rows.assign(low=[1.8, None], high=[2.3, None])
+    options = {"by": ["size"], "order": [], "unit": "times as fast", "hollow": "slower host"}
+    drawing = drawn(Chart("one", "ratio_bars", "One", rows, options=options), tmp_path)
+    assert "a, measured: 2.00× [1.80, 2.30]" in drawing and "b, measured: 1.50×<" in drawing
+    assert 'class="legend"' not in drawing
+    layers = charts.specification("ratio_bars", rows, chart_parts.Drawing(), chart_parts.WIDE, **options)["layer"]
+    (span,) = (layer for layer in layers if layer["mark"]["type"] == "rule")
+    assert (span["encoding"]["x"]["field"], span["encoding"]["x2"]["field"]) == ("low", "high")
+
+
 @pytest.mark.parametrize(("width", "beside"), [(chart_parts.WIDE, 3), (chart_parts.NARROW, 1)])
 def test_bars_of_several_cases_are_panels_on_one_scale(width, beside):
-    rows = pd.DataFrame([("a", "TF32", 2.0), ("a", "BF16", 4.0), ("b", "TF32", 8.0)], columns=["size", "rung", "value"])
-    options = {"by": ["size", "rung"], "order": ["measured"], "unit": "times as fast", "panels": 1}
+    rows = pd.DataFrame(
+        [("a", "TF32", 2.0), ("a", "BF16", 4.0), ("b", "TF32", 8.0)], columns=["size", "ladder_step", "value"]
+    )
+    options = {"by": ["size", "ladder_step"], "order": ["measured"], "unit": "times as fast", "panels": 1}
     rows = rows.assign(series="measured")
     drawn_as = charts.specification("ratio_bars", rows, chart_parts.Drawing(), width, **options)
     assert drawn_as["columns"] == beside
@@ -185,6 +201,20 @@ def test_slopes_have_a_panel_a_model_and_a_line_a_context(width):
     assert "<title>2.7B · 512 tokens, training step: 70.0%</title>" in drawing
 
 
+@pytest.mark.parametrize(
+    "values",
+    [(0.965, 1.045), (48, 19_000), (1.2, 3.7), (0.02, 7e5), (9.98, 10.03), (0.4, 2.5)],
+    ids=str,
+)
+def test_ticks_of_a_narrow_logarithmic_axis_leave_labels_their_room(values):
+    """They were drawn into each other: "0.970.99", "50 100200"."""
+    low, high = values
+    axis = chart_parts.log_axis(chart_parts.Drawing(), values, 5, least_gap=0.17).to_dict()
+    places = [math.log(tick / low) / math.log(high / low) for tick in axis["values"]]
+    assert 2 <= len(places) <= 5 and min(places) >= 0 and max(places) <= 1
+    assert min(after - before for before, after in itertools.pairwise(places)) >= 0.17
+
+
 def test_parts_of_a_time_are_stacked_in_ms_without_limits():
     rows = pd.DataFrame({"size": "a", "scope": ["busy", "idle"], "time_ns": [3e6, 1e6]})
     drawing = charts.render("stacked_parts", rows, "one", 400, order=["busy", "idle"], by=["size"], value="time_ns")
@@ -203,6 +233,38 @@ def test_a_figure_knows_the_run_of_each_mark(tmp_path):
     chart = Chart("one", "dumbbell", "One", rows, options={"order": ["x", "y"], "by": ["size"], "value": "ratio"})
     drawing = drawn(chart, tmp_path, run_links={"r": "report/runs/r"})
     assert 'data-runs="{&#34;a&#34;:&#34;report/runs/r.html&#34;}"' in drawing
+
+
+@pytest.mark.parametrize(
+    ("compiled", "named", "below"),
+    [(["default", "off"], ["small (0.13B) · compiled"], ""), (["off" * 9] * 2, [], "small (0.13B)")],
+    ids=["room", "no room"],
+)
+def test_a_figure_names_the_parameters_of_each_model_once(tmp_path, compiled, named, below):
+    """In the first label that has room in the narrow drawing, or else below that."""
+    rows = pd.DataFrame({"size": ["small"] * 2, "compile": compiled, "clock": ["x", "y"], "ratio": 1.0, "run_id": "r"})
+    options = {"order": ["x", "y"], "by": ["size", "compile"], "value": "ratio"}
+    drawing = drawn(Chart("one", "dumbbell", "One", rows, options=options), tmp_path, models={"small": "small (0.13B)"})
+    narrow = drawing.partition('<div class="narrow">')[2]
+    assert re.findall(r">(small \([^<]*)</text>", narrow) == named
+    assert re.findall(r'<p class="legend">([^<]*)</p></div>', narrow) == [below] * bool(below)
+    assert drawing.partition('<div class="narrow">')[0].count("small (0.13B)") > 0
+
+
+def test_a_panel_has_the_parameters_of_its_model_on_a_line_of_their_own(tmp_path):
+    rows = pd.DataFrame({"size": "small", "series": "a", "end": ["f", "t"], "share": [0.5, 0.4]})
+    options = {"panel": "size", "order": ["a"], "ends": {"f": "fwd", "t": "train"}, "unit": "%"}
+    drawing = drawn(Chart("one", "slopes", "One", rows, options=options), tmp_path, models={"small": "small (0.13B)"})
+    assert len(re.findall(r">small</tspan><tspan [^>]*>\(0\.13B\)<", drawing)) == 2
+
+
+def test_a_series_and_a_title_name_the_parameters_of_a_model(tmp_path):
+    rows = pd.DataFrame({"series": "small", "x": [1, 2], "y": [1.0, 2.0]})
+    chart = Chart(
+        "one", "traces", "Steps: small · 128", rows, options={"order": ["small"], "x_title": "", "y_title": ""}
+    )
+    drawing = drawn(chart, tmp_path, models={"small": "small (0.13B)"})
+    assert "Steps: small (0.13B) · 128" in drawing and ">small (0.13B)</span>" in drawing
 
 
 @pytest.mark.parametrize(("ends_at", "stands"), [(2048, "left"), (128, "right")], ids=["room", "no room"])

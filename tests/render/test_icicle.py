@@ -49,6 +49,7 @@ def test_phases_and_modules_have_the_keyboard_and_all_parts_a_title(parts):
     svg = icicle.draw(parts, "a")
     assert svg.count("<a href=") == 2 + 3
     assert svg.count("<title>") == len(list(icicle.lay_out(parts)))
+    assert icicle.draw(parts, "a", has_reader=True).count("<title>") == svg.count("<title>") - svg.count("<a href=")
 
 
 @pytest.mark.parametrize("width", [icicle.WIDE, icicle.NARROW])

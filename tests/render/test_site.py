@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from profiler_job.analysis.pages import benchmarks
+from profiler_job.analysis.pages.question import Section
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES, group_by_section
 from profiler_job.analysis.pages.topics import TOPICS
 from profiler_job.analysis.reference import kernel_families
@@ -46,7 +47,7 @@ def test_the_navigation_is_short_and_leads_to_every_question(site):
 
 
 def test_sections_have_what_there_is_of_their_questions():
-    assert group_by_section({"a": 1, "j": 3, "u": 2}) == {"Where time goes": [1], "What to change": [2, 3]}
+    assert [*group_by_section({"a": 1, "j": 3, "u": 2}).items()] == [(Section.CHANGE, [2, 3]), (Section.TIME, [1])]
 
 
 def test_a_question_is_answered_before_its_details(site):
@@ -75,7 +76,7 @@ def test_how_it_was_measured_is_on_one_page(site):
 def test_home_leads_to_every_question_and_to_the_readers_own_case(site):
     html = (site / "index.html").read_text()
     article = html[html.index("<article") : html.index("</article>")]
-    places = [article.index(f'href="report/{slug}.html"') for slug in ("forward-time", "bounds", "precision")]
+    places = [article.index(f'href="report/{slug}.html"') for slug in ("bounds", "precision", "forward-time")]
     assert places == sorted(places)
     assert all(f'href="report/{question.slug}.html"' in article for question in (QUESTIONS | STUDIES).values())
     assert article.index('href="guide/profile.html"') < places[0]
@@ -88,7 +89,7 @@ def test_a_shared_page_says_what_was_found_and_shows_it(site):
         for name in ("description", "title", "image")
     )
     assert title == "Which kernel takes the most GPU time?" and f"<title>{title} - " in html
-    assert description.startswith("Most often it is ") and "<" not in description and len(description) <= 200
+    assert description.startswith("One kernel takes ") and "<" not in description and len(description) <= 200
     picture = site / image.partition("/project/")[2]
     assert picture.name == "top-kernel.png"
     run = (site / "report" / "runs" / "small-ctx512-fp32-naive-train_step.html").read_text()
@@ -168,7 +169,7 @@ def test_a_link_to_a_run_is_read_out_with_its_case(site):
     page = (site / "report" / "runs.html").read_text()
     spoken = re.findall(r'<a href="runs/[^"]+" aria-label="([^"]+)">', page)
     assert len(spoken) == len(set(spoken)) == 18
-    assert "small, context 128, train_step" in spoken
+    assert "small (0.13B), context 128, training step" in spoken
 
 
 def _words_of(line):

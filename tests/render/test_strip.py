@@ -29,7 +29,12 @@ def test_the_middle_block_is_shown_with_its_gaps():
     assert (block.block, block.span_ns, block.families) == ("block_1", 700, ["gemm", "other"])
     assert block.idle == pytest.approx(0.25, abs=0.01)
     [(_, svg)] = block.lanes
-    assert 'd="M0 5h350"' in svg and 'd="M525 5h175"' in svg and "var(--family-other)" in svg
+    assert (
+        f"<title>{strip.WAITS}</title>" in svg
+        and 'd="M0 5h350"' in svg
+        and 'd="M525 5h175"' in svg
+        and "var(--family-other)" in svg
+    )
 
 
 def test_copies_are_no_gaps():
@@ -110,6 +115,8 @@ def test_a_step_has_lanes_of_the_cpu_and_the_gpu():
     assert "var(--series-0)" in on_cpu and "var(--series-1)" in on_cpu and "<title>forward</title>" in on_cpu
     assert "<title>launches of kernels</title>" in launching and launching.count("M") == 2
     assert "var(--family-gemm)" in on_gpu and "var(--family-copy)" in on_gpu
+    assert f"<title>{strip.WAITS}</title>" in on_gpu, "a gap was white, without a word"
+    assert strip.WAITS not in on_cpu + launching, "the CPU has no queue that may be empty"
 
 
 def test_a_gpu_whose_times_are_early_is_moved_behind_its_launches():

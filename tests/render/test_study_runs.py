@@ -17,7 +17,7 @@ from tests.synthetic import recording as made_up
 
 pytestmark = pytest.mark.long
 
-ROW = re.compile(r'<tr id="([^"]+)"><td><a href="([^"]+)"')
+ROW = re.compile(r'<tr id="([^"]+)"><td[^>]*><a href="([^"]+)"')
 SECTION = re.compile(r'<details class="folded run">.*?</details>', re.DOTALL)
 
 

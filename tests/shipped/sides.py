@@ -5,8 +5,8 @@ from tests.comparison import recorded_sides
 from tests.shipped.recordings import locate
 
 AXES = {
-    "precision": ("precision",),
-    "optimizer": ("optimizer",),
+    "precision": ("changes_1", "changes_2"),
+    "optimizer": ("changes_1", "changes_2"),
     "attention": ("attention_bf16", "attention_bf16_long", "attention_fp32"),
     "compile": ("compile",),
 }

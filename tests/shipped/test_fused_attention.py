@@ -14,7 +14,7 @@ from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests.frozen import lose_run
 from tests.page_words import read_verdict
 from tests.pages.test_fused_attention import NONE, ask, ends, holding, page, rows_of
-from tests.shipped.recordings import MANIFESTS, locate
+from tests.shipped.recordings import MANIFESTS, WITH_RATES, locate
 
 pytestmark = pytest.mark.long
 
@@ -28,7 +28,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def answer(shipped):
-    return ask(shipped, combine.find_rates([store.load(locate("precision"))]))
+    return ask(shipped, combine.find_rates([store.load(locate(WITH_RATES))]))
 
 
 @pytest.fixture(scope="module")

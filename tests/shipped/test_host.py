@@ -2,6 +2,8 @@
 
 import pytest
 
+from profiler_job.analysis.comparison import noise
+from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.pages.questions import host
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.site import combine, page_context, write_site
@@ -21,14 +23,17 @@ def shipped(main):
 
 
 @pytest.fixture(scope="module")
-def every(main):
+def joined():
     """All recordings of the study."""
     folders = [
         folder for folder in write_site.recordings_in(DATA) if store.read_manifest(folder)["study"] == host.STUDY
     ]
-    return page_context.ask(
-        host.QUESTION, combine.join_recordings([store.load(folder) for folder in folders]), main=main
-    )
+    return combine.join_recordings([store.load(folder) for folder in folders])
+
+
+@pytest.fixture(scope="module")
+def every(main, joined):
+    return page_context.ask(host.QUESTION, joined, main=main)
 
 
 def test_cases_of_several_sweeps_are_those_that_were_measured(every):
@@ -65,3 +70,18 @@ def test_shipped_reasons_are_those_of_most_of_the_idle_time(shipped):
     helped, left = shipped.claims["helped"], shipped.claims["left"]
     assert helped.values["base_launch_part"] > 0.5
     assert left.holds and (left.rows["part"] > 0.5).all()
+
+
+def test_graphs_are_advised_first_only_if_they_add_to_compile(every):
+    """They were, while the page said that they add nothing measurable in 8 of 10 cases."""
+    claim = every.claims["graphs_add_nothing"]
+    assert claim.holds and (claim.values["num_found"], len(claim.rows)) == (2, 10)
+    assert not every.claims["graphs_add"].holds and not every.facts["advise_graphs"]
+
+
+def test_the_answer_is_of_one_case_and_its_ratio_has_an_interval(main, joined):
+    bands = differences.Bands(kernel=noise.SHIPPED.kernel, wall=noise.SHIPPED.wall)
+    answer = page_context.ask(host.QUESTION, joined, main=main, bands=bands)
+    said = answer.claims["helped"].values
+    assert (said["size"], said["context_length"]) == ("small", 128) and answer.facts["precisions"] == ["FP32"]
+    assert 1 < said["least"] < said["speedup"] < said["most"] and said["idle_share"] < said["base_idle_share"]

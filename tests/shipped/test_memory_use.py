@@ -30,7 +30,7 @@ def recorded(shipped):
 @pytest.fixture(scope="module")
 def answer(shipped):
     study, main = shipped
-    others = {name: load_timed(locate(name)) for name in ("attention_bf16", "optimizer", "compile")}
+    others = {name: load_timed(locate(name)) for name in ("attention_bf16", "changes_1", "compile")}
     return page_context.ask(memory_use.QUESTION, study, main=main, studies=others)
 
 
@@ -166,7 +166,7 @@ def test_a_peak_that_the_formula_misses_is_said_to_be_missed(recorded):
 @pytest.mark.long
 def test_runs_of_other_studies_are_told_apart_and_those_after_compiled_ones_are_left_out(answer, recorded):
     rows = answer.claims["elsewhere"].rows
-    assert set(rows["sweep"]) <= {"attention_bf16", "optimizer", "compile"}
+    assert set(rows["sweep"]) <= {"attention_bf16", "changes_1", "compile"}
     assert not set(answer.tables["errors"].rows["sweep"]) & set(rows["sweep"])
     assert not set(answer.claims["followers"].rows["run_id"]) & set(rows[rows["sweep"] == "compile"]["run_id"])
     assert rows["error"].abs().max() < 0.01

@@ -53,7 +53,7 @@ SAME_AXES = [*FIXED, *(name for name in VARIANTS if name != "fresh_process"), "n
 def test_the_kept_band_of_memory_is_that_of_shipped_runs_of_the_same_axes():
     apart = np.sort([abs(a - b) / max(a, b) for a, b in peaks_of_the_same_axes()])
     held = apart[math.ceil((len(apart) + 1) * differences.HELD) - 1]
-    assert len(apart) == 217 and held <= noise.MEMORY < 1.001 * held
+    assert len(apart) == 239 and held <= noise.MEMORY < 1.001 * held
     assert np.mean(apart > noise.MEMORY) <= 0.05 < np.mean(apart > 0)
 
 
@@ -91,18 +91,20 @@ def other_processes(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [FIRST, "precision"])
-def test_at_most_one_in_twenty_processes_differs_from_its_others_in_energy(name):
-    assert np.mean([*other_processes(name)]) <= 0.05
+def test_at_most_one_in_twenty_processes_differs_from_its_others_in_energy():
+    assert np.mean([*other_processes(FIRST)]) <= 0.05
 
 
 @pytest.mark.long
 def test_runs_that_were_measured_twice_with_energy_are_called_the_same():
-    """Five runs that two recordings of the same day have, three processes of each: few, but of another hour."""
-    alignment = align(side(FIRST), side("precision"))
-    pairs = [(measured(FIRST, case.first[0]), measured("precision", case.second[0])) for case in alignment.cases]
+    """Three runs that took turns a week later, on another machine: few, but of another hour."""
+    pairs = [
+        (measured(FIRST, case.first[0]), measured(name, case.second[0]))
+        for name in ("changes_1", "changes_2")
+        for case in align(side(FIRST), side(name)).cases
+    ]
     judged = [made for pair in pairs for made in judge.judge(*pair, "timer", noise.SHIPPED, False)]
-    assert len(pairs) == 5 and {made.metric for made in judged} == set(judge.METRICS)
+    assert len(pairs) == 3 and {made.metric for made in judged} == set(judge.METRICS)
     assert not [made for made in judged if made.is_real]
 
 
@@ -292,6 +294,6 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
     assert row("another process: kernel time", cell(find_in_processes(0)), *of_changes) in guide
     of_processes = [sum(metric in verdicts(*pair) for pair in processes) / len(processes) for metric in judge.METRICS]
     of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "step")]
-    of_energy = [np.mean([*other_processes(name)]) for name in (FIRST, "precision")]
+    of_energy = [np.mean([*other_processes(FIRST)])]
     others = [find["idle"](), find["memory"](), *of_processes, first_parts_of_processes, *of_halves, *of_energy]
     assert f"but for at most {cell(max(others))} of runs" in guide

@@ -20,6 +20,8 @@ from tests.shipped.recordings import RECORDINGS, locate
 SWEEP = load_sweep(DEFAULT_SWEEP)
 IN_PIECES = "trained_5"
 """A recording whose sweep was stopped and went on: the time of its runs has seven stages that were measured twice."""
+WITHOUT_THEIR_CAPTURES = ("optimizer_128", "precision_512")
+"""Recordings of runs whose captures were left out, and took part of the measured time."""
 TABLES_OF_EVENTS = ("kernels", "memops", "ranges")
 
 
@@ -53,7 +55,7 @@ def find_predicted_and_measured(folder: Path) -> tuple[float, float]:
 def test_the_time_of_each_recording_is_predicted_within_30_percent():
     ratios = {}
     for folder in RECORDINGS:
-        if (folder / "runs.parquet").is_file():
+        if (folder / "runs.parquet").is_file() and folder.name not in WITHOUT_THEIR_CAPTURES:
             predicted, measured = find_predicted_and_measured(folder)
             ratios |= {folder.name: predicted / measured} if measured else {}
     assert len(ratios) > 25

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
 from tests.bench.repeated_recordings import add_up, judge
 from tests.shipped.recordings import locate
@@ -58,3 +59,23 @@ def test_another_kind_of_gpu_and_other_runs_are_refused(recorded):
         list(judge(recorded, other))
     with pytest.raises(SystemExit, match="no two runs took turns"):
         list(judge(recorded, store.load(locate("trained_2"))))
+
+
+def test_ratios_that_the_cpu_limits_are_counted_by_whether_hosts_had_one_speed():
+    """In three pairs of the second recording the CPU limits a run."""
+    recorded = store.load(locate("trained_2"))
+    loops = recorded.processes["host_loop_ns"]
+    slower = dataclasses.replace(recorded, processes=recorded.processes.assign(host_loop_ns=1.3 * loops))
+    assert count_within(recorded, recorded)["ratios where the CPU limits, hosts of one speed"] == (3, 3)
+    assert count_within(recorded, slower)["ratios where the CPU limits, hosts of two speeds"] == (3, 3)
+
+
+def test_a_gain_that_the_cpu_limits_says_if_it_was_measured_on_a_slow_host():
+    """CUDA graphs were 3.4 times as fast as eager at a loop of 62 ms, and 2.8 times at 41 ms on another machine."""
+    recorded = store.load(locate("trained_2"))
+    even = dataclasses.replace(recorded, processes=recorded.processes.assign(host_loop_ns=40_000_000))
+    slow, fast = (measure_gains({"trained": rec}, None).set_index(["run_id", "changes"]) for rec in (recorded, even))
+    small = "small-ctx1024-bf16-sdpa-train_step-adamw_fused"
+    assert slow["on_slow_host"][small, ("cuda_graphs",)] and slow["times_as_fast"][small, ("cuda_graphs",)] > 3
+    assert not slow["on_slow_host"][small.replace("small", "xl"), ("compile",)], "the GPU limits both"
+    assert not fast["on_slow_host"].any()

@@ -1,7 +1,12 @@
 """A result of `tune` says how much faster, what to write and whether the losses are the same, on the first screen."""
 
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
+from html import unescape
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +29,7 @@ from profiler_job.analysis.show.tuned_page import render_tuned
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.json_format import FORMAT_VERSION
 from profiler_job.jobs.contract.tuning import (
+    CodePatch,
     Confirmation,
     ExpectedRatio,
     LossDifference,
@@ -50,7 +56,9 @@ def run(*arguments, columns=120):
 def test_the_first_screen_answers(ladder, width):
     lines = format_tuned(ladder, "text", width).split("\n")
     first = "\n".join(lines[:24])
-    assert "8.00 times as fast (7.84 to 8.16): a step takes 25.0 ms, before 200.0 ms" in first
+    assert "8.00 times as fast (95% interval 7.84 to 8.16): a step takes 25.0 ms, before 200.0 ms" in " ".join(
+        first.split()
+    )
     assert "Losses differ by 0.01% in the first step, by at most 0.13% in step 17" in " ".join(first.split())
     assert "What to write" in first and "train.py:9: model.compile() (by hand)" in first
     assert max(map(len, lines)) <= width
@@ -108,9 +116,7 @@ def test_a_ladder_has_one_ratio_also_if_the_last_change_took_no_turns_with_the_s
     assert steps["tokens_per_s"].is_monotonic_increasing
     assert ladder.headline.startswith("About 2.57 times as fast (")
     assert ladder.headline.endswith("): a step takes 34.6 ms, before 88.8 ms")
-    assert any("is the product of those" in note for note in ladder.notes) and any(
-        "confirm it" in note for note in ladder.notes
-    )
+    assert any("is the product of those" in note for note in ladder.notes) and "confirm the ratio" in ladder.check
     rows = chart_ladder(ladder)
     assert rows["value"].iloc[-1] == pytest.approx(88.8 / 37.7 * 1.09) and rows["text"].iloc[-1] == "2.57×, 34.6 ms"
     for form in FORMS:
@@ -214,23 +220,87 @@ def test_what_other_code_could_give_has_a_table_of_its_own():
 
 
 def test_fresh_processes_confirm_or_differ(ladder):
-    assert any("Fresh processes confirm it: 200.0 ms and 25.0 ms, 8.00 times" in note for note in ladder.notes)
+    assert "They confirm the ratio: 200.0 ms and 25.0 ms, 8.00 times" in ladder.check
     other = interpret_tuning(make_tuning(confirmation=Confirmation(base_ns=(200e6,), winner_ns=(40e6,))))
-    assert any("Fresh processes differ" in note and "5.00 times" in note for note in other.notes)
+    assert "another ratio" in other.check and "5.00 times" in other.check
 
 
 @pytest.mark.parametrize(
     ("num_pairs", "num_rounds", "how"),
-    [(6, 0, "which ran one after another"), (3, 10, "which took turns in 10 rounds")],
+    [(6, 0, "one after another"), (3, 10, "by turns in 10 rounds")],
 )
 def test_pairs_of_processes_that_are_the_result_are_not_said_to_confirm_it(num_pairs, num_rounds, how):
     times = {"base_ns": (12e6,) * num_pairs, "winner_ns": (8e6,) * num_pairs}
     pairs = Confirmation(**times, num_rounds=num_rounds, by_turns=make_ratio(1.84))
     step = make_step("cuda_graphs", ("cuda_graphs",), 8, 1.5)
+    for step.method, where in ((Method.PROCESSES, "In processes"), (Method.TURNS, "By turns")):
+        ladder = interpret_tuning(make_tuning(ladder=[step], confirmation=pairs, patch=None))
+        assert any(note.startswith(where) and "it was 1.84 times as fast" in note for note in ladder.notes)
+    words = f"{num_pairs} processes of it and {num_pairs} of the script as it is, {how}. The ratio is theirs"
+    assert ladder.check.endswith(words)
+
+
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_losses_of_compiled_code_in_the_patch_are_told_to_draw_other_numbers(is_bare):
+    step = make_step("compile", ("compile",), 8, 1.5)
+    step.losses = LossDifference(num=10, first=0.002, largest=0.003, step=2, repeated=0.0)
+    pairs = Confirmation(base_ns=(12e6,), winner_ns=(8e6,), num_rounds=9, by_turns=make_ratio(1.8), is_bare=is_bare)
     notes = interpret_tuning(make_tuning(ladder=[step], confirmation=pairs, patch=None)).notes
-    (note,) = (note for note in notes if "it was 1.84 times as fast" in note)
-    assert f"{num_pairs} pairs of fresh processes, {how}. By" in note
-    assert not any("confirm" in note for note in notes)
+    assert any("other random numbers" in note for note in notes) == is_bare
+
+
+@pytest.mark.parametrize(
+    ("is_bare", "patch", "words"),
+    [
+        (True, CodePatch(diff=DIFF), "Checked: the patched script ran alone"),
+        (False, CodePatch(diff=DIFF), "not run: it cannot be timed alone"),
+        (False, make_tuning().patch, "not run: the patch leaves lines to write"),
+        (False, None, "not run: there is no patch"),
+    ],
+)
+def test_it_is_shown_whether_the_patched_script_ran(is_bare, patch, words):
+    pairs = Confirmation(base_ns=(12e6,), winner_ns=(8e6,), by_turns=make_ratio(1.8), is_bare=is_bare)
+    assert words in interpret_tuning(make_tuning(confirmation=pairs, patch=patch)).check
+
+
+@pytest.mark.parametrize(("digest", "is_other"), [("1", False), ("2", True), ("", True)])
+def test_a_patch_that_was_not_measured_is_not_called_checked(digest, is_other):
+    pairs = Confirmation(base_ns=(12e6,), winner_ns=(8e6,), by_turns=make_ratio(1.8), is_bare=True, patch_digest="1")
+    tuning = make_tuning(confirmation=pairs, patch=CodePatch(diff=DIFF, digest=digest))
+    check = interpret_tuning(tuning).check
+    assert check.startswith("This patch was not measured") == is_other and ("Checked" in check) != is_other
+    assert not tuning.model_copy(update={"patch": None}).is_other_patch
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"), [(NoLossCode.NOT_MEASURED, "the budget ended"), (NoLossCode.FAILED, "the script failed")]
+)
+def test_a_winner_that_was_not_checked_shows_why(reason, words):
+    tuning = make_tuning(confirmation=Confirmation())
+    tuning.winner.losses = LossDifference(reason=reason)
+    check = interpret_tuning(tuning).check
+    assert check.startswith("Not checked") and words in check
+    assert not interpret_tuning(make_tuning(ladder=[])).check
+
+
+def test_the_command_that_writes_the_patch_is_whole():
+    options = ("--results", "my results", "--changes", "bf16,tf32")
+    ladder = interpret_tuning(make_tuning(options=options))
+    command = "profiler-job tune --results 'my results' --changes bf16,tf32 --write -- python train.py"
+    assert ladder.apply == command and f"\n    {command}\n" in format_tuned(ladder, "text", 80)
+    assert command in format_tuned(ladder, "md", 80) and shlex.quote("my results") in unescape(
+        str(render_tuned(ladder))
+    )
+    written = make_tuning(patch=CodePatch(diff=DIFF, written=("train.py",)))
+    for tuning in (written, make_tuning(ladder=[]), make_tuning(patch=None)):
+        assert not interpret_tuning(tuning).apply
+
+
+def test_ratios_of_two_digits_have_three():
+    step = make_step("bf16", ("bf16",), 9.09, 22.0, "bf16", ratio_base=make_ratio(22.0, 0.1364))
+    assert interpret_tuning(make_tuning(ladder=[step])).headline.startswith(
+        "22.0 times as fast (95% interval 19.0 to 25.0)"
+    )
 
 
 def test_it_is_said_why_nothing_is_expected():
@@ -242,16 +312,15 @@ def test_it_is_said_why_nothing_is_expected():
 def test_slower_fresh_processes_do_not_confirm_a_small_gain():
     small = make_step("tf32", ("tf32",), 190, 1.05)
     slower = Confirmation(base_ns=(200e6,), winner_ns=(204e6,))
-    notes = interpret_tuning(make_tuning(ladder=[small], confirmation=slower, patch=None)).notes
-    assert any("Fresh processes differ" in note and "0.98 times" in note for note in notes)
+    check = interpret_tuning(make_tuning(ladder=[small], confirmation=slower, patch=None)).check
+    assert "another ratio" in check and "0.98 times" in check
 
 
 def test_processes_that_gave_a_ratio_do_not_confirm_it():
     last = make_step("loader_workers", ("loader_workers",), 100, 2)
     for method, is_told in ((Method.TURNS, True), (Method.PROCESSES, False)):
         last.method = method
-        notes = interpret_tuning(make_tuning(ladder=[last])).notes
-        assert any("Fresh processes" in note for note in notes) == is_told
+        assert ("8.00 times as fast" in interpret_tuning(make_tuning(ladder=[last])).check) == is_told
 
 
 def test_the_last_ratio_agrees_with_its_steps_if_processes_gave_it():
@@ -411,3 +480,13 @@ def test_the_step_of_the_winner_on_another_gpu_is_estimated_by_the_data_sheets()
     assert "25" in fact and "29" in fact, "half of the other 10 ms are 1.43 times as long there at most"
     ladder[-1].kernels["busy"] = 15e6
     assert not [fact for fact in interpret_tuning(make_tuning(ladder=ladder)).facts if "H100" in fact]
+
+
+def test_the_page_is_written_if_nobody_reads_the_text(tmp_path):
+    write_tuning(tmp_path, make_tuning())
+    reading, writing = os.pipe()
+    os.close(reading)
+    module = [sys.executable, "-m", "profiler_job.analysis.show.tuned", str(tmp_path), "text"]
+    done = subprocess.run(module, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.returncode == 0 and not done.stderr and "8.00 times" in (tmp_path / "tune.html").read_text()

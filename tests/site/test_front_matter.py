@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis.render import card
 from profiler_job.analysis.site import front_matter
+from profiler_job.analysis.site.page_context import join_versions
 from tests.site_builder import ROOT
 
 CARD = card.Card("A <title> & more", "52.3 ms a step", "What was found. " * 40, "profiler-job")
@@ -47,6 +48,16 @@ def test_a_long_description_is_cut_between_words():
 
 def test_the_recording_is_in_the_front_matter():
     assert front_matter.complete({}, "A", "b", {"name": "h200"})["recording"] == {"name": "h200"}
+
+
+def test_a_page_of_several_recordings_names_all_of_them():
+    """Figures of other recordings stood above "recording h200-fp32 of 2026-11-22"."""
+    versions = [
+        {"name": "a_1, a_2", "date": "2026-11-30", "commit": "x"},
+        {"name": "a_2, b", "date": "2026-11-24", "commit": "y"},
+    ]
+    assert join_versions(versions) == {"name": "a_1, a_2, b", "date": "2026-11-30", "commit": ""}
+    assert join_versions(versions[:1] * 2)["commit"] == "x"
 
 
 def test_a_site_has_cards_if_its_address_is_known(monkeypatch):

@@ -27,6 +27,9 @@ def test_old_addresses_lead_to_the_same_run_or_to_all_runs(tmp_path):
     assert to["comparison-h200-bf16.html"] == "in-bf16.html"
     assert to["comparison-h200-bf16/2.7B-ctx128-fp32-naive-forward.html"] == "../in-bf16.html"
     assert to[f"runs-h200-bf16-b/{RUN}.html"] == f"../runs-of-trained.html#{RUN}"
+    pair = "large-ctx1024-bf16-sdpa-train_step-adamw_fused.html"
+    assert to[f"runs-trained_1-default-b/{pair}"] == f"../runs-trained-default-b/{pair}"
+    assert to["runs-precision-bf16-b/2.7B-ctx512-bf16-naive-train_step.html"] == "../precision.html"
     assert to[f"runs-h200-bf16-b/{RUN.replace('small', 'xl')}.html"] == "../explore.html"
 
 

@@ -74,7 +74,7 @@ def test_kernels_without_modules_answer_all_but_what_launches_them(eager, ask):
     assert compiled.note == "Which part of the model launches a kernel was not recorded."
     assert {label for label, _ in said.values()} == {"BF16 compiled"} and [*said] == ["a", "b", "c", "d", "e"]
     assert not read(compiled, home_cases.BF16)
-    assert "A forward pass takes" in said["a"][1] and "it leads both forward passes" in said["b"][1]
+    assert "A forward pass takes" in said["a"][1] and "Most often it is" in said["b"][1]
     assert "Kernels other than matmuls take" in said["c"][1] and "The backward pass takes" in said["d"][1]
     assert said["e"][1] == "Not known: which kernels compute softmax was not recorded."
     assert not [letter for letter, (_, words) in said.items() if "launche" in words.replace("launches for", "")]
@@ -85,7 +85,7 @@ def test_no_kernel_leads_most_often_if_each_forward_pass_has_another(eager, ask)
     compiled = compile_runs(eager)
     names = compiled.kernels["kernel_name"].astype(str) + "_" + compiled.kernels["run_id"].str.split("-").str[1]
     said = read(ask(dataclasses.replace(compiled, kernels=compiled.kernels.assign(kernel_name=names))))["b"][1]
-    assert said.startswith("Each of 2 forward passes has another, such as ") and "Most often" not in said
+    assert "Each forward pass has another, such as " in said and "Most often" not in said
 
 
 def test_modules_of_compiled_kernels_are_named_once_they_are_recorded(eager, ask):

@@ -24,7 +24,7 @@ STUDIES = {letter: question for letter, question in ALL_QUESTIONS.items() if que
 
 
 def group_by_section(entries: Mapping[str, T]) -> dict[str, list[T]]:
-    """Return what there is of `entries`, by the letters of questions, in each section, in the order of the navigation.
+    """Return what there is of `entries`, by the letters of questions, in each section, in the order of `Section`.
     Sections without entries are left out."""
     ordered = sorted(ALL_QUESTIONS.values(), key=lambda question: question.place)
     grouped = {

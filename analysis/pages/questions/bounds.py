@@ -9,6 +9,7 @@ import pandas as pd
 from profiler_job.analysis.metrics import kernel_time, regimes, roofline, run_grid, step_limits, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.metrics.roofline import ATTENTION, LINEAR, OTHER, SOFTMAX
+from profiler_job.analysis.pages import environment
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import (
     count_all,
@@ -20,18 +21,19 @@ from profiler_job.analysis.pages.extreme_rows import (
     ratios_of,
     span,
 )
+from profiler_job.analysis.pages.home_cases import COMPILED, select_state
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import TRAINED
+from profiler_job.jobs.contract.studies import LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
 NAMES = (COMPUTE, MEMORY, COMMUNICATION, CPU)
 EITHER = "either"
-PRECISION = "precision"
-"""The study that has a context length in every precision."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -61,7 +63,24 @@ def answer(given: Inputs) -> Answer:
         given.run_pages,
     )
     facts, claims = _facts(given.runs, given.calibration, given.bands), _claims(frames, given.runs, given.calibration)
+    known = frames.regimes[frames.regimes["limit"].notna()]
+    facts["num_over"] = int((frames.runs["busy_share"] > 1).sum())
+    facts["in_map"] = _describe_map(known, given) if len(known) else {}
     return assemble(facts, claims, _tables(frames), _charts(frames, _peaks(given.calibration)))
+
+
+def _describe_map(known: pd.DataFrame, given: Inputs) -> dict[str, Any]:
+    """Describe what the runs of the map were measured in, which are of several recordings: part of the conditions."""
+    recorded = [
+        given.runs,
+        *(given.studies[name].runs for name in (TRAINED, PRECISION, LADDER) if name in given.studies),
+    ]
+    runs = pd.concat([rows[rows["run_id"].astype(str).isin(known["run_id"])] for rows in recorded], ignore_index=True)
+    if "compile" in runs:
+        runs = runs.assign(compile=runs["compile"].astype(object).fillna(find_default("compile")))
+    conditions = environment.conditions(runs)
+    names = ("precision", "attention", "compile", "optimizer", "dates")
+    return {name: conditions[name] for name in names if name in conditions}
 
 
 QUESTION = Question(
@@ -157,9 +176,14 @@ def _regimes(
     studies: Mapping[str, Any],
     run_pages: Mapping[tuple[str, str], str],
 ) -> pd.DataFrame:
-    """`regimes.regimes_of` the main recording and those that have its cases in another precision; leads_to: the page of
-    the run, "" where it has none."""
-    recorded = [main, *(_select_batch(studies[name], main) for name in (TRAINED, PRECISION) if name in studies)]
+    """`regimes.regimes_of` the main recording and those that have its cases in another precision or compiled; leads_to:
+    the page of the run, "" where it has none."""
+    recorded = [main]
+    for study in (TRAINED, PRECISION, LADDER):
+        if study in studies:
+            recorded.append(_select_batch(studies[study], main))
+            if study == TRAINED:
+                recorded.append(select_state(studies[study], COMPILED, main.runs["batch_size"]))
     rows = regimes.regimes_of(recorded, peaks, band)
     return rows.assign(leads_to=rows["run_id"].map(run_grid.page_by_id(recorded, run_pages)))
 
@@ -191,10 +215,14 @@ def _peaks(calibration: pd.DataFrame) -> dict[str, float]:
     return dict(zip(calibration["figure"], calibration["value"], strict=True))
 
 
+def _list_precisions(runs: pd.DataFrame) -> list[str]:
+    return sorted(set(run_grid.select_measured_runs(runs)["precision"].astype(str)))
+
+
 def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -> dict[str, Any]:
     ridges = roofline.ridges(runs, _peaks(calibration))
     return {
-        "precisions": sorted(set(run_grid.select_measured_runs(runs)["precision"].astype(str))),
+        "precisions": _list_precisions(runs),
         "noise": noise_of(bands),
         "peaks": roofline.list_measured_peaks(runs, calibration),
         "calibrated_on": name_calibrated_gpu(calibration),
@@ -204,7 +232,7 @@ def _facts(runs: pd.DataFrame, calibration: pd.DataFrame, bands: Bands | None) -
 
 def _claims(frames: LimitData, runs: pd.DataFrame, calibration: pd.DataFrame) -> list[Claim]:
     return [
-        *_claims_of_runs(frames.runs),
+        *_claims_of_runs(frames.runs, _count_in_bf16(frames.regimes, _list_precisions(runs))),
         *_claims_of_phases(frames.phases),
         *_claims_of_operations(frames.operations, calibration),
         *_claims_of_ratio(frames.ratios, frames.phases, frames.by),
@@ -322,10 +350,27 @@ def _title_of_roofline(points: pd.DataFrame, in_bf16: pd.DataFrame) -> str:
 # ---------------------------------------------------------------- claims
 
 
-def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
+def _count_in_bf16(regimes: pd.DataFrame, precisions: list[str]) -> dict[str, Any]:
+    """What limits most of the map's training steps in BF16, if the main recording is in other precisions alone. A
+    reader who trains in BF16 would take its counts for his."""
+    eager = regimes[regimes["compile"] == "off"]
+    judged = eager[(eager["precision"] == "bf16") & (eager["limit"].fillna("") != "")]
+    known = judged[judged["limit"].isin((COMPUTE, MEMORY, CPU))]
+    if "bf16" in precisions or not len(known):
+        return {"bf16_limit": "", "bf16_num": 0, "bf16_all": 0, "bf16_attention": ""}
+    limit = known["limit"].value_counts().index[0]
+    return {
+        "bf16_limit": f"the {CPU}" if limit == CPU else limit.lower(),
+        "bf16_num": int((known["limit"] == limit).sum()),
+        "bf16_all": len(judged),
+        "bf16_attention": name_attention(str(judged["attention"].iloc[0])),
+    }
+
+
+def _claims_of_runs(runs: pd.DataFrame, in_bf16: Mapping[str, Any]) -> list[Claim]:
     timed = runs[(runs[NOT_MEASURED] == "") & runs["busy_share"].notna()]
-    counts = {name.lower(): int((timed["limit"] == name).sum()) for name in (COMPUTE, MEMORY, CPU)}
-    counts |= {"either": int(timed["limit"].astype(str).str.startswith(EITHER).sum()), "num_all": len(timed)}
+    counts: dict[str, Any] = {name.lower(): int((timed["limit"] == name).sum()) for name in (COMPUTE, MEMORY, CPU)}
+    counts |= {**in_bf16, "either": int(timed["limit"].astype(str).str.startswith(EITHER).sum()), "num_all": len(timed)}
     with_ridge = timed[timed["above"].notna()]
 
     def make_claim(name: str, value: str, rows: pd.DataFrame) -> Claim:
@@ -345,7 +390,13 @@ def _claims_of_runs(runs: pd.DataFrame) -> list[Claim]:
 
 
 def _waits(rows: pd.DataFrame) -> dict[str, Any]:
-    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
+    """Also the step of the longest mode, a training step if there is any, in which the GPU waits most (of_step)."""
+    of_longest = rows[rows["mode"] == max(rows["mode"].astype(str), key=modes.MODES.index)]
+    return {
+        **extremes("launch_wait")(rows),
+        "num_waiting": int(rows["waits"].sum()),
+        "of_step": find_highest(of_longest, "launch_wait"),
+    }
 
 
 def _recordings(rows: pd.DataFrame) -> dict[str, Any]:

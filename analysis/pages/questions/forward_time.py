@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes.evidence import LEAST_IDLE
 from profiler_job.analysis.metrics import differences, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Band, Bands
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column, step_columns
@@ -85,6 +86,10 @@ def _frames(
     waits = _select_forward(waiting.launch_waits(steps, kernels, memops, band))
     others = waiting.compute_other_waits(runs[runs["mode"] == FORWARD], studies.values(), band)
     seen = waiting.count_recordings(waits.assign(phase=FORWARD), others).drop(columns="phase")
+    every = pd.concat([waits, others[others["phase"] == FORWARD]])
+    every["took_ns"] = every["launch_wait_ns"] / every["launch_wait"]
+    took = every.groupby("run_id").agg(took_low=("took_ns", "min"), took_high=("took_ns", "max")).reset_index()
+    seen = seen.merge(took, on="run_id")
     times = forward_times(steps, kernels, memops).merge(waits.drop(columns="busy_share"), how="left", on="run_id")
     cases = run_grid.cases(runs, FORWARD).merge(times, how="left", on="run_id")
     for part in (seen, _select_forward(differences.timed_steps(steps))):
@@ -102,6 +107,8 @@ def _facts(frames: ForwardTimeData, bands: Bands | None) -> dict[str, Any]:
     return {
         "noise": noise_of(bands),
         "unsteady": UNSTEADY,
+        "least_idle": LEAST_IDLE,
+        "num_over": int((frames.measured["busy_ns"] > frames.measured["timer_ns"]).sum()),
         "num_timed": _one_or_range(frames.measured.get("timer_n")),
         "num_profiled": _one_or_range(frames.measured.get("host_n")),
     }
@@ -191,7 +198,7 @@ def _charts(frames: ForwardTimeData) -> list[Chart]:
     long["clock"] = long["clock"].str.removesuffix("_ns").map(CLOCKS)
     long = long.dropna(subset="value").reset_index(drop=True)
     options: dict[str, Any] = {"order": [CLOCKS[clock] for clock in others], "by": frames.by, "value": "value"}
-    options |= {"unit": "time ÷ time by the Python timer", "log": False}
+    options |= {"unit": "time ÷ Python timer", "log": False}
     return [Chart("clocks", "dumbbell", "A forward pass by the other clocks", long, options=options)]
 
 
@@ -216,7 +223,8 @@ def _select_forward(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _waits(rows: pd.DataFrame) -> dict[str, Any]:
-    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum())}
+    num_late = int((rows["launch_wait"] >= LEAST_IDLE).sum())
+    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum()), "num_late": num_late}
 
 
 def _recordings(rows: pd.DataFrame) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """(f) What does fused attention save, and from which context on?"""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -301,9 +302,30 @@ def _charts(frames: FusedAttentionData) -> list[Chart]:
     drawn = table[(table["mode"] == TRAIN) & select_same(table, frames.reference, keys[2:], ["size"])]
     where = _name_crossover(frames.reference, keys[2:])
     return [
-        _lines("time", f"GPU busy time of a training step{where}", drawn, "busy_ns", "ms"),
+        *_chart_times(frames),
         _lines("peak", _title_of_peaks(drawn, where), drawn, "peak_memory_bytes", "GiB"),
     ]
+
+
+def _chart_times(frames: FusedAttentionData) -> list[Chart]:
+    """The steps of the reference's model and other settings: a chart of each precision, that of the reference first."""
+    keys, reference = frames.keys[2:], frames.reference
+    steps = frames.table[frames.table["mode"] == TRAIN]
+    states = {"": reference}
+    if "precision" in keys and len(reference):
+        first = str(reference["precision"].iloc[0])
+        states = {first: reference}
+        states |= {
+            name: reference.assign(precision=name) for name in sorted({*steps["precision"].astype(str)} - {first})
+        }
+    named = keys if len(states) < 2 else [name for name in keys if name != "precision"]
+    charts = []
+    for number, (precision, like) in enumerate(states.items()):
+        drawn = steps[select_same(steps, like, keys, ["size"])]
+        title = f"GPU busy time of a training step{_name_crossover(like, named)}"
+        chart = _lines(f"time-{precision}" if number else "time", title, drawn, "busy_ns", "ms")
+        charts.append(replace(chart, state=precision.upper()))
+    return charts
 
 
 def _title_of_peaks(drawn: pd.DataFrame, where: str) -> str:
@@ -347,11 +369,16 @@ def _is_out_of_memory(why: pd.Series) -> pd.Series:
 
 
 def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
-    return ", " + " · ".join(str(find_value_label(name, rows.iloc[0][name])) for name in keys) if len(rows) else ""
+    return (
+        ", " + " · ".join(str(find_value_label(name, rows.iloc[0][name])) for name in keys)
+        if keys and len(rows)
+        else ""
+    )
 
 
 def _gains(rows: pd.DataFrame) -> dict[str, Any]:
     return give_largest("speedup")(rows) | {
+        "sizes": [*dict.fromkeys(rows["size"])],
         "shortest": _find_shortest(rows),
         "num_faster": int(rows["faster"].sum()),
         "num_timer_faster": int(rows["timer_faster"].sum()),

@@ -57,8 +57,9 @@ QUESTION = Question(
 class GenerationData:
     ways: pd.DataFrame
     """A row per run, by batch and way: way, batch_size, context_length, token_ns, busy_ns and waits_ns (both of a
-    token), waits_share, launches, text_tokens_per_s, prefill_ns, prefill_tokens_per_s, decode_ns, decode_waits_share,
-    floor_ns, floor_share, peak_memory_bytes; and against a growing cache of the same batch times_as_fast."""
+    token), waits_share, launches, text_tokens_per_s, prefill_ns, prefill_tokens_per_s, decode_ns, traced_decode_ns
+    (under nsys), decode_waits_share, floor_ns, floor_share, peak_memory_bytes; and against a growing cache of the same
+    batch times_as_fast."""
 
     @property
     def growing(self) -> pd.DataFrame:
@@ -85,6 +86,9 @@ def _frames(
     is_split = rows["decode_ns"].notna()
     text_ns = (rows["prefill_ns"] + (NEW_TOKENS - 1) * rows["decode_ns"]).where(is_split, rows["run_id"].map(texts))
     rows["token_ns"] = text_ns / NEW_TOKENS
+    traced = steps[(steps["collector"].astype(str) == "nsys") & (steps["phase"].astype(str) == DECODE)]
+    traced_ns = traced.astype({"run_id": str}).groupby("run_id")["wall_ns"].median()
+    rows["traced_decode_ns"] = rows["run_id"].map(traced_ns).astype(float)
     rows["decode_waits_share"] = (1 - rows["decode_busy_ns"] / rows["decode_ns"]).clip(lower=0)
     rows["waits_share"] = (1 - rows["busy_ns"] / rows["token_ns"]).clip(lower=0)
     rows["busy_ns"] = rows["token_ns"] * (1 - rows["waits_share"])
@@ -135,9 +139,17 @@ def _claims(frames: GenerationData) -> list[Claim]:
         Claim("faster", frames.fastest[frames.fastest["times_as_fast"] > 1.05], facts=_describe_fastest),
         Claim("still", frames.fastest, facts=lambda of: {"shares": span(of["waits_share"])}),
         Claim("floor", rows.dropna(subset=["floor_ns"]), facts=lambda of: of.loc[of["floor_share"].idxmax()].to_dict()),
+        Claim("batch_helps", frames.fastest, _do_batches_help, facts=_describe_ends),
+        Claim("batch_no_help", frames.fastest, lambda of: len(of) > 1 and not _do_batches_help(of)),
         Claim("batch", growing, lambda of: of["batch_size"].nunique() > 1, facts=_describe_ends),
+        Claim("slow_cpu", rows[rows["decode_ns"] > rows["traced_decode_ns"]], facts=_describe_slow_cpu),
         Claim("prefill", prefilled, facts=lambda of: of.loc[of["prefill_tokens_per_s"].idxmax()].to_dict()),
     ]
+
+
+def _do_batches_help(rows: pd.DataFrame) -> bool:
+    """Whether each larger batch makes more tokens a second."""
+    return len(rows) > 1 and bool(rows["text_tokens_per_s"].is_monotonic_increasing)
 
 
 def _describe_waits(rows: pd.DataFrame) -> Mapping[str, Any]:
@@ -147,6 +159,12 @@ def _describe_waits(rows: pd.DataFrame) -> Mapping[str, Any]:
 def _describe_fastest(rows: pd.DataFrame) -> Mapping[str, Any]:
     best = rows.loc[rows["times_as_fast"].idxmax()]
     return {"best": best.to_dict(), "base_ns": best["token_ns"] * best["times_as_fast"]}
+
+
+def _describe_slow_cpu(rows: pd.DataFrame) -> Mapping[str, Any]:
+    """Of decode steps that take longer than the same under nsys, which only adds time, the one that does so most."""
+    facts: dict[str, Any] = rows.loc[(rows["decode_ns"] / rows["traced_decode_ns"]).idxmax()].to_dict()
+    return facts
 
 
 def _describe_ends(rows: pd.DataFrame) -> Mapping[str, Any]:

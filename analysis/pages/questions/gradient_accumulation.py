@@ -1,5 +1,6 @@
 """(v) What does gradient accumulation cost, and how much memory does it save?"""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,14 +10,16 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, run_grid, step_limits, timing, waiting
 from profiler_job.analysis.metrics import gpu_samples as machine
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, measure_apart
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, many, noise_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, give_largest, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.telemetry import rounded
+from profiler_job.analysis.recording.store import Recording
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
+from profiler_job.jobs.contract.studies import TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 STUDY = "accumulation"
@@ -35,19 +38,22 @@ def answer(given: Inputs) -> Answer:
     Batch, tokens and FLOPs of a step are the same, however it is cut. The step is timed by Python without a profiler,
     GPU busy is of its capture; a ratio is that time over the one of the whole batch, and they differ measurably, by the
     noise band (`bands`). How long the GPU waits for launches is what `metrics.waiting` says, memory is the peak of the
-    allocator, energy is read from the GPU's counter.
+    allocator, energy is read from the GPU's counter. Steps in micro-batches of the study TRAINED are compared with as
+    many steps that have the batch of one micro-batch.
     """
     frames = _frames(
         given.runs, given.steps, given.kernels, given.memops, given.processes, given.telemetry, given.bands
     )
-    return assemble({"noise": noise_of(given.bands)}, _claims(frames), _tables(frames), _charts(frames))
+    claims = [*_claims(frames), _claim_free(given.studies.get(TRAINED))]
+    facts = {"noise": noise_of(given.bands), "condition": _describe_condition(frames.cut)}
+    return assemble(facts, claims, _tables(frames), _charts(frames))
 
 
 QUESTION = Question(
     letter="v",
     slug="gradient-accumulation",
     title="What does gradient accumulation cost, and how much memory does it save?",
-    needs=("runs", "steps", "kernels", "memops", "processes", "telemetry", "bands"),
+    needs=("runs", "steps", "kernels", "memops", "processes", "telemetry", "bands", "studies"),
     answer=answer,
     section=Section.FIT,
     place=2,
@@ -99,6 +105,7 @@ def _frames(
     cases["tokens_per_s"] = run_grid.tokens_per_s(cases, cases["step_ns"])
     cases["step_parts"] = (cases["step_ns"] * (1 - cases["busy_share"])).clip(lower=0)
     cases["busy_parts"] = np.sqrt(cases["launches"])
+    cases["apart"] = cases["run_id"].map(measure_apart(steps))
     return GradientAccumulationData(cases=_join_whole(cases, bands))
 
 
@@ -116,7 +123,7 @@ def _measure_gpu(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 def _join_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     ends = ("ns", "min_ns", "max_ns", "parts")
-    others = ["launches", "peak_memory_bytes", "steady"]
+    others = ["launches", "peak_memory_bytes", "steady", "apart"]
     table = run_grid.join_base(
         cases, AXIS, str(WHOLE), [*(f"{clock}_{end}" for clock in CLOCKS for end in ends), *others]
     )
@@ -130,17 +137,25 @@ def _join_whole(cases: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
     table["quotable"] = mark_quotable(table["step_apart"], table["steady"], table[f"steady_{WHOLE}"])
     table["more_launches"] = (table["launches"] / table[f"launches_{WHOLE}"]).where(is_cut)
     table["memory_ratio"] = (table["peak_memory_bytes"] / table[f"peak_memory_bytes_{WHOLE}"]).where(is_cut)
+    table["memory_saved"] = 1 - table["memory_ratio"]
     return table
 
 
 def _claims(frames: GradientAccumulationData) -> list[Claim]:
     cut, most = frames.cut, frames.most
     shown = (f"step_ns_{WHOLE}", "step_ns", "step_ratio", "step_band_ns", "launch_wait")
+    parts = (*shown, "busy_ratio", "memory_ratio")
     slower = cut[cut["step_apart"] & (cut["step_ratio"] > 1)]
     busier = cut[cut["busy_apart"] & (cut["busy_ratio"] > 1)]
     return [
         Claim("costs", run_grid.only(most, *shown, "busy_ratio", "memory_ratio"), facts=_costs),
-        Claim("quoted", run_grid.only(most[most["quotable"]], *shown), facts=extremes("step_ratio")),
+        Claim("quoted", run_grid.only(most[most["quotable"]], *parts), facts=_costs),
+        Claim(
+            "rough",
+            run_grid.only(most, *parts, "apart", f"apart_{WHOLE}"),
+            lambda rows: not most["quotable"].any(),
+            facts=_costs,
+        ),
         Claim(
             "slower", run_grid.only(slower, *shown, "limit"), many(cut), facts=count_all(cut, extremes("step_ratio"))
         ),
@@ -156,7 +171,7 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
         Claim("launches", run_grid.only(cut, "launches", "more_launches"), facts=extremes("more_launches")),
         Claim(
             "memory",
-            run_grid.only(most, f"peak_memory_bytes_{WHOLE}", "peak_memory_bytes", "memory_ratio"),
+            run_grid.only(most, f"peak_memory_bytes_{WHOLE}", "peak_memory_bytes", "memory_ratio", "memory_saved"),
             lambda rows: (rows["memory_ratio"] < 1).all(),
             facts=extremes("memory_ratio"),
         ),
@@ -172,10 +187,40 @@ def _claims(frames: GradientAccumulationData) -> list[Claim]:
 
 
 def _costs(rows: pd.DataFrame) -> dict[str, Any]:
-    of = {name: span(rows[f"{name}_ratio"]) for name in ("busy", "memory")}
-    sequences = (rows["batch_size"].astype(int) // rows[AXIS]).max()
+    of: dict[str, Any] = {name: span(rows[f"{name}_ratio"]) for name in ("step", "busy", "memory")}
     least, most = of["memory"]
-    return of | {"most": int(rows[AXIS].max()), "sequences": int(sequences), "saved": (1 - most, 1 - least)}
+    if "apart" in rows:  # None if one process timed each step
+        apart = rows[["apart", f"apart_{WHOLE}"]].replace(math.inf, math.nan).max(axis=None)
+        of["apart"] = None if pd.isna(apart) else float(apart)
+    return of | {"most": int(rows[AXIS].max()), "saved": (1 - most, 1 - least)}
+
+
+def _describe_condition(cut: pd.DataFrame) -> str:
+    """`At 512 tokens, uncompiled`: what the steps in micro-batches have in common; "" if there are none."""
+    if not len(cut):
+        return ""
+    contexts = " and ".join(f"{number:,}" for number in sorted(cut["context_length"].astype(int).unique()))
+    is_off = "compile" not in cut or (cut["compile"].astype(str) == find_default("compile")).all()
+    return f"At {contexts} tokens{', uncompiled' if is_off else ''}"
+
+
+def _claim_free(trained: Recording | None) -> Claim:
+    """Steps in micro-batches that take no longer than as many steps of one micro-batch: `separate_ns`."""
+    if trained is None or AXIS not in trained.runs:
+        return Claim("free", pd.DataFrame())
+    runs = trained.runs[trained.runs["mode"].astype(str) == MODE]
+    same = [name for name in (*run_grid.CASE_AXES, *run_grid.VARIANT_AXES) if name in runs]
+    runs = runs[["run_id", *same]].astype({"run_id": str}).merge(_measure_steps(trained.steps), on="run_id")
+    runs["parts"] = runs[AXIS].fillna(WHOLE).astype(int)
+    uncut = runs[runs["parts"] == WHOLE].drop(columns=["parts", AXIS])
+    cut = runs[runs["parts"] > WHOLE]
+    cut = cut.assign(whole_batch=cut["batch_size"], batch_size=cut["batch_size"].astype(int) // cut["parts"])
+    on = [name for name in same if name != AXIS]
+    pairs = cut.merge(uncut[[*on, "step_ns"]], on=on, suffixes=("", "_alone"))
+    pairs = pairs.assign(batch_size=pairs["whole_batch"], separate_ns=pairs["parts"] * pairs["step_ns_alone"])
+    shown = [*run_grid.CASE_AXES, "batch_size", AXIS, "run_id", "step_ns", "separate_ns"]
+    free = pairs.loc[pairs["step_ns"] <= pairs["separate_ns"], shown]
+    return Claim("free", free, facts=give_largest("step_ns"))
 
 
 def _tables(frames: GradientAccumulationData) -> list[Table]:

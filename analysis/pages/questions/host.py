@@ -1,16 +1,25 @@
-"""(i) When does the GPU wait for the host, and what do torch.compile and CUDA graphs change?"""
+"""(i) When does the GPU wait for the CPU, and what do torch.compile and CUDA graphs change?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import queue, timing
+from profiler_job.analysis.metrics import differences, queue, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.queue import CAUSES
+from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.metrics.turns import have_turns
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of
+from profiler_job.analysis.pages.cuda_calls import calls_of_steps
+from profiler_job.analysis.pages.extreme_rows import (
+    count_all,
+    extremes,
+    format_percent_span,
+    give_largest,
+    many,
+    noise_of,
+)
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.host_data import (
     BASE,
@@ -20,12 +29,12 @@ from profiler_job.analysis.pages.questions.host_data import (
     TRAIN,
     HostData,
     gather_data,
-    group_calls,
+    measure_steps,
 )
 from profiler_job.analysis.recording.run_table import keep_runs, measure_by_run, read_whole
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.studies import HOST
+from profiler_job.jobs.contract.studies import HOST, TRAINED
 
 STUDY = HOST
 
@@ -39,21 +48,30 @@ def answer(given: Inputs) -> Answer:
     unprofiled step is the timer's; its idle share is 1 - busy / timer. Times saved are to the run without compile of
     the same case; a variant is faster or slower only measurably, by the noise band of wall times (`bands`). What graphs
     add to compile is judged by forward and backward together, without the optimizer: only the model is compiled. `main`
-    is asked for the same causes in every training step of the grid.
+    is asked for the same causes in every training step of the grid. The steps of the study TRAINED, of the batches of
+    the others, are drawn alone.
     """
     tables = (given.runs, given.steps, given.processes, given.kernels, given.memops, given.api)
     frames = gather_data(*tables, given.main, given.bands)
-    charts = _charts(frames)
-    facts = _facts(frames, given.runs, given.kernels, charts[1:], given.bands)
+    queues = _queues(frames)
+    charts = [
+        _step_times(frames.by, frames.measured, _name_state(given.runs)),
+        *_chart_trained(given.studies, given.runs),
+        *queues,
+    ]
+    facts = _facts(frames, given.runs, given.kernels, queues, given.bands)
     facts["took_turns"] = have_turns(given.steps)
-    return assemble(facts, _claims(frames, given.kernels, given.api), _tables(frames), charts)
+    claims = _claims(frames, given.kernels, given.api)
+    facts["advise_graphs"] = any(claim.key == "graphs_add" and claim.holds for claim in claims)
+    claims.append(_claim_main(frames.measured, given.runs, given.main))
+    return assemble(facts, claims, _tables(frames), charts)
 
 
 QUESTION = Question(
     letter="i",
     slug="host",
-    title="When does the GPU wait for the host?",
-    needs=("runs", "steps", "processes", "kernels", "memops", "api", "main", "bands"),
+    title="When does the GPU wait for the CPU?",
+    needs=("runs", "steps", "processes", "kernels", "memops", "api", "main", "studies", "bands"),
     answer=answer,
     section=Section.LIMIT,
     place=2,
@@ -70,6 +88,7 @@ def _facts(
         "noise": noise_of(bands),
         "queues": [chart.key for chart in queues],
         "known": bool((frames.captured["compile"] == OFF).any()),
+        "precisions": sorted(runs["precision"].astype(str).str.upper().unique()),
         "batch_sizes": sorted(set(runs["batch_size"].astype(str))),
         "clock_lead_ns": max(0.0, clock["lead_ns"]),
         "clock_drift_ns": clock["drift_ns"],
@@ -91,7 +110,7 @@ def _claims(frames: HostData, kernels: pd.DataFrame, api: pd.DataFrame) -> list[
 def _claims_of_compile(frames: HostData) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
-        Claim("helped", _select_helped(pairs), facts=lambda rows: rows.iloc[0].to_dict()),
+        Claim("helped", _select_helped(pairs), facts=_describe_helped),
         Claim("helped_times", _select_quotable(_select_helped(pairs)), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=count_all(pairs)),
         Claim("quoted", _select_quotable(pairs[_are_faster(pairs)]), facts=extremes("speedup")),
@@ -120,6 +139,17 @@ def _claim_waiting(frames: HostData) -> list[Claim]:
         Claim("cause", off, lambda rows: rows["launch_share"].max() > 0, facts=extremes("launch_share")),
         Claim("ahead", captured, lambda rows: rows["ahead_ns"].max() > 0, facts=extremes("ahead_ns")),
     ]
+
+
+def _claim_main(measured: pd.DataFrame, runs: pd.DataFrame, main: Any) -> Claim:
+    """The step without compile that took another time in the main recording, by more than processes may differ:
+    `main_ns` there."""
+    same = differences.select_repeated_runs(runs, main.runs)["run_id"].astype(str)
+    times = timing.host_times(main.steps, "timer", "timer")
+    times = times[times["phase"] == ranges.STEP].rename(columns={"timer_ns": "main_ns"})[["run_id", "main_ns"]]
+    rows = measured[(measured["compile"] == OFF) & measured["run_id"].isin(same)].merge(times, on="run_id")
+    rows["apart"] = rows["timer_ns"] / rows["main_ns"]
+    return Claim("main", rows[(rows["apart"] - 1).abs() > MOST_APART], facts=give_largest("apart"))
 
 
 def _claim_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
@@ -165,7 +195,7 @@ _AHEAD = (
     Column("depth", "queue, mean", "count"),
     Column("deepest", "queue, deepest", "count"),
     Column("ahead_ns", "furthest ahead", "ms"),
-    Column("wait_ns", "host waits", "ms"),
+    Column("wait_ns", "CPU waits", "ms"),
 )
 
 
@@ -211,10 +241,10 @@ def _tabulate_nsys(frames: HostData, case: tuple[Column, ...]) -> list[Table]:
         ),
         Table(
             "ahead",
-            "How far the host is ahead, under nsys",
+            "How far the CPU is ahead, under nsys",
             (
                 *case,
-                Column("host_ns", "host time per launch call", "us"),
+                Column("host_ns", "CPU time per launch call", "us"),
                 Column("call_ns", "of it inside the call", "us"),
                 *_AHEAD,
             ),
@@ -223,12 +253,24 @@ def _tabulate_nsys(frames: HostData, case: tuple[Column, ...]) -> list[Table]:
     ]
 
 
-def _charts(frames: HostData) -> list[Chart]:
-    return [_step_times(frames), *_queues(frames)]
+def _chart_trained(studies: Mapping[str, Any], main: pd.DataFrame) -> list[Chart]:
+    """The same chart of steps as people train, by `compile`; none if there are none."""
+    if not (rec := studies.get(TRAINED)):
+        return []
+    runs = run_grid.select_known_shapes(rec.runs[rec.runs["batch_size"].isin(main["batch_size"])])
+    runs = runs[pd.Series([run_grid.is_plain(run) for run in runs.to_dict("records")], index=runs.index, dtype=bool)]
+    if not len(runs):
+        return []
+    by, measured = measure_steps(runs, rec.steps, rec.kernels, rec.api, rec.memops)
+    return [_step_times(by, measured, _name_state(runs), "times-trained")]
 
 
-def _step_times(frames: HostData) -> Chart:
-    by, measured = frames.by, frames.measured
+def _name_state(runs: pd.DataFrame) -> str:
+    return " / ".join(sorted(runs["precision"].astype(str).str.upper().unique()))
+
+
+def _step_times(by: list[str], measured: pd.DataFrame, state: str, key: str = "times") -> Chart:
+    """Training steps without the profiler. by, measured: as in `HostData`."""
     parts = {"busy_ns": "GPU busy", "idle_ns": "GPU idle"}
     steps = measured[measured["mode"] == TRAIN].dropna(subset=["busy_ns", "timer_ns"])
     steps = steps.assign(idle_ns=(steps["timer_ns"] - steps["busy_ns"]).clip(lower=0))
@@ -242,13 +284,13 @@ def _step_times(frames: HostData) -> Chart:
         if len(steps)
         else "A training step"
     )
-    options = {"order": list(parts.values()), "by": [*by, "compile"]}
+    options: dict[str, Any] = {"order": list(parts.values()), "by": [*by, "compile"]}
     bases = steps[steps["compile"] == OFF].set_index(by)["timer_ns"]
     cases = pd.MultiIndex.from_frame(rows[by])
     if len(rows) and cases.isin(bases.index).all():  # steps of small and large models are on one scale then
         rows["of_base"] = rows["time_ns"] / bases.reindex(cases).to_numpy()
-        return Chart("times", "stacked_parts", title, rows, options=options | {"value": "of_base", "part_of": BASE})
-    return Chart("times", "stacked_parts", title, rows, options=options | {"value": "time_ns"})
+        options |= {"value": "of_base", "part_of": BASE}
+    return Chart(key, "stacked_parts", title, rows, options={"value": "time_ns", **options}, state=state)
 
 
 def _queues(frames: HostData) -> list[Chart]:
@@ -286,6 +328,18 @@ def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
 
 
+def _describe_helped(rows: pd.DataFrame) -> dict[str, Any]:
+    """The first row, and the interval of its speed-up by the noise band, least and most; None if no band is known."""
+    row: dict[str, Any] = rows.iloc[0].to_dict()
+    shortest = row["timer_ns"] - row["band_ns"]
+    if pd.isna(shortest) or shortest <= 0:
+        return row | {"least": None, "most": None}
+    return row | {
+        "least": row["base_timer_ns"] / (row["timer_ns"] + row["band_ns"]),
+        "most": row["base_timer_ns"] / shortest,
+    }
+
+
 def _select_quotable(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs[pairs["quotable"].astype(bool)]
 
@@ -319,7 +373,7 @@ def _left(phases: pd.DataFrame, helped: pd.DataFrame) -> pd.DataFrame:
 
 def _allocations(api: pd.DataFrame, captured: pd.DataFrame) -> pd.DataFrame:
     """Per run, the calls that take memory from the driver or give it back, and their time, in all profiled steps."""
-    calls = group_calls(api)
+    calls = calls_of_steps(api)
     sums = calls[calls["group"] == "allocation"].groupby("run_id")[["calls", "total_ns"]].sum()
     rows = captured[["run_id", "mode", "compile"]].merge(sums, how="left", left_on="run_id", right_index=True)
     return rows.fillna({"calls": 0, "total_ns": 0})

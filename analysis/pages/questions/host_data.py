@@ -11,8 +11,8 @@ from profiler_job.analysis.metrics.ordering import place, rank_first_seen, sort_
 from profiler_job.analysis.metrics.queue import CAUSES
 from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns, prefer_turns_band
 from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
+from profiler_job.analysis.pages.cuda_calls import calls_of_steps
 from profiler_job.analysis.recording.run_table import keep_runs
-from profiler_job.analysis.reference import cuda_api
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
@@ -58,10 +58,8 @@ def gather_data(
     main: Any,
     bands: Bands | None,
 ) -> HostData:
-    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
-    table = _every_mode(runs, by)
-    table = table.merge(_summarise_runs(runs, steps, kernels, api, memops), how="left", on="run_id")
-    measured = table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
+    by, table = _measure_cases(runs, steps, kernels, api, memops)
+    measured = _select_timed(table)
     captured = measured[measured["wall_ns"].notna()]
     return HostData(
         by=by,
@@ -75,6 +73,27 @@ def gather_data(
         grid_by=_case_columns(main),
         grid=_grid(main),
     )
+
+
+def measure_steps(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, memops: pd.DataFrame
+) -> tuple[list[str], pd.DataFrame]:
+    """Return `by` and `measured` of HostData, of these runs of a recording."""
+    known = set(runs["run_id"].astype(str))
+    by, table = _measure_cases(runs, *(keep_runs(rows, known) for rows in (steps, kernels, api, memops)))
+    return by, _select_timed(table)
+
+
+def _measure_cases(
+    runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame, memops: pd.DataFrame
+) -> tuple[list[str], pd.DataFrame]:
+    by = [name for name in run_grid.case_columns(runs) if name != "compile"]
+    table = _every_mode(runs, by)
+    return by, table.merge(_summarise_runs(runs, steps, kernels, api, memops), how="left", on="run_id")
+
+
+def _select_timed(table: pd.DataFrame) -> pd.DataFrame:
+    return table[(table[NOT_MEASURED] == "") & table["timer_ns"].notna()]
 
 
 def _every_mode(runs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -97,7 +116,7 @@ def _summarise_runs(
     table = timer[timer["phase"] == ranges.STEP].drop(columns="phase")
     table = table.merge(queue.measure_causes(kernels, memops, steps), how="left", on="run_id")
     num_steps = kernel_time.num_steps_of_ranks(kernels)
-    calls = group_calls(api)
+    calls = calls_of_steps(api)
     for group, number, time in (("launch", "calls", "calling_ns"), ("synchronisation", "waits", "wait_ns")):
         sums = calls[calls["group"] == group].groupby("run_id")[["calls", "total_ns"]].sum()
         sums = sums.rename(columns={"calls": number, "total_ns": time}).div(num_steps, axis=0)
@@ -113,12 +132,6 @@ def _summarise_runs(
     table["call_ns"] = table["calling_ns"] / table["calls"]
     table["profiler_ratio"] = table["wall_ns"] / table["timer_ns"]
     return table
-
-
-def group_calls(api: pd.DataFrame) -> pd.DataFrame:
-    calls = api[api["phase"].astype(str) != ""].astype({"run_id": str, "name": str})
-    groups = {name: cuda_api.find_group(name) or "" for name in calls["name"].unique()}
-    return calls.assign(group=calls["name"].map(groups))
 
 
 def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None, rounds: pd.DataFrame) -> pd.DataFrame:

@@ -9,12 +9,11 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.gpu_samples import SLOW_HOST
 from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, ratios_of, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, round_ratios, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.ladder_single import (
     CASE,
@@ -24,20 +23,23 @@ from profiler_job.analysis.pages.questions.ladder_single import (
     add_interval,
     count_best,
     draw_falls,
+    join_gains,
     select_common,
     tabulate_best,
     take_best,
 )
+from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
-from profiler_job.jobs.contract.studies import HOST, LADDER
+from profiler_job.jobs.contract.slow_processes import SLOW_HOST
+from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, LOSSES
 from profiler_job.jobs.contract.studies import TRAINED as AS_TRAINED
 
 STUDY = LADDER
 MODE = "train_step"
 HOLDS = (AS_TRAINED, STUDY, "precision", "optimizer", "accumulation")
-"""Studies that hold rungs, those that measured several of a case by turns first."""
+"""Studies that hold steps of the ladder, those that measured several of a case by turns first."""
 MULTIPLE = 64
 """Of this a padded vocabulary is one."""
 VOCABULARY, AS_IS, PADDED = "vocabulary", "as it is", "padded"
@@ -45,8 +47,8 @@ AXES = ["precision", "attention", "optimizer", "compile", VOCABULARY]
 BASE = "FP32"
 EAGER, COMPILED, GRAPHS, TO_64 = "+ fused AdamW", "+ torch.compile", "+ CUDA graphs", "+ padded vocabulary"
 WITH_COMPILE = (COMPILED, GRAPHS, TO_64)
-"""Rungs that have torch.compile among their changes."""
-RUNGS = {
+"""Steps of the ladder that have torch.compile among their changes."""
+LADDER_STEPS = {
     BASE: ("fp32", "naive", "own", "off", AS_IS),
     "TF32": ("tf32", "naive", "own", "off", AS_IS),
     "BF16": ("bf16", "naive", "own", "off", AS_IS),
@@ -58,8 +60,8 @@ RUNGS = {
 }
 """Each has what those before it have; BF16 takes the place of TF32. What it sets of AXES."""
 ALONE = {
-    "TF32": RUNGS["TF32"],
-    "BF16 autocast": RUNGS["BF16"],
+    "TF32": LADDER_STEPS["TF32"],
+    "BF16 autocast": LADDER_STEPS["BF16"],
     "fused attention": ("fp32", "sdpa", "own", "off", AS_IS),
     "fused AdamW": ("fp32", "naive", "fused", "off", AS_IS),
     PADDING: ("fp32", "naive", "own", "off", PADDED),
@@ -72,19 +74,19 @@ SINGLE = {**ALONE, **COMPILED_ALONE}
 """What each change sets where it is the only one."""
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
 IN_CHART |= {TO_64: "+ padding"}
-"""Rungs as a bar has room to say."""
+"""Steps of the ladder as a bar has room to say."""
 SMALL_GAIN = 1.25
 """Less than this is called little for all changes together."""
 NEAR = 0.1
 """A step that is slower by this than the one before stands out."""
 IN_MAP = {BASE: "FP32", "TF32": "TF32", "BF16": "BF16", EAGER: "BF16 with fused attention and fused AdamW"}
-"""Rungs that the map of what limits a step shows, as it calls them."""
-MEASURED = "measured"
-SLOWER_HOST = "measured, on a slower host, which explains it"
+"""Steps of the ladder that the map of what limits a step shows, as it calls them."""
+AGREED, OF_HOST = "processes agree, or took turns", "processes differ: the CPU's speed is part of it"
+"""Series of the bars: filled, and outlined."""
 CONTEXTS = {"small": 512, "medium": 1024, "xl": 512, "2.7B": 1024}
 """The context at which the ladder of each model is shown; of another the longest of those followed furthest up."""
 NOT_PROBED, REFERENCE_LOSS = "not measured", "reference"
-"""Of a rung: nothing compares its loss; others are compared with it."""
+"""Of a step of the ladder: nothing compares its loss; others are compared with it."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -99,11 +101,11 @@ def answer(given: Inputs) -> Answer:
     which may be of the same model without dropout.
     """
     frames = _frames(given.main, given.studies, given.bands, given.losses)
-    facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "rungs": [*RUNGS]}
+    facts: dict[str, Any] = {"noise": noise_of(given.bands), "slow_host": SLOW_HOST, "ladder_steps": [*LADDER_STEPS]}
     facts["took_turns"] = any(have_turns(rec.steps) for rec in (given.main, *given.studies.values()))
-    facts["knows_trained"] = bool(frames.rungs["trained_off"].notna().any())
+    facts["knows_trained"] = bool(frames.ladder_steps["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
-    facts["no_dropout"] = _select_without_dropout(pd.concat([frames.rungs, frames.alone]))
+    facts["no_dropout"] = _select_without_dropout(pd.concat([frames.ladder_steps, frames.alone]))
     facts["losses"] = given.losses.manifest.get("name", "") if given.losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
 
@@ -123,11 +125,11 @@ QUESTION = Question(
 
 @dataclass(frozen=True, kw_only=True)
 class LadderData:
-    rungs: pd.DataFrame
-    """One row per case and rung that was measured."""
+    ladder_steps: pd.DataFrame
+    """One row per case and step of the ladder that was measured."""
     alone: pd.DataFrame
-    """One row per case and single change that was measured. least, most: the interval of `speedup`, by the noise band
-    and what the hosts explain; `gains`: whether all of it is above 1."""
+    """One row per case and single change that was measured. least, most: the interval of `speedup`, as cards
+    have it; `gains`: whether all of it is above 1; recording: that both steps are of."""
 
     @property
     def compiled(self) -> pd.DataFrame:
@@ -136,8 +138,8 @@ class LadderData:
 
     @property
     def above(self) -> pd.DataFrame:
-        """All rungs but the lowest."""
-        return self.rungs[self.rungs["rung"] != BASE]
+        """All steps of the ladder but the lowest."""
+        return self.ladder_steps[self.ladder_steps["ladder_step"] != BASE]
 
     @property
     def first(self) -> pd.DataFrame:
@@ -147,11 +149,11 @@ class LadderData:
     @property
     def shown(self) -> pd.DataFrame:
         """Of each model the case of CONTEXTS, or else the longest of those that were followed furthest up."""
-        heights = self.rungs.groupby(CASE, sort=False).size().rename("height").reset_index()
+        heights = self.ladder_steps.groupby(CASE, sort=False).size().rename("height").reset_index()
         heights["is_chosen"] = heights["size"].map(CONTEXTS) == heights["context_length"]
         order = heights.sort_values(["is_chosen", "height", "context_length"], kind="stable")
         cases = order.drop_duplicates("size", keep="last")
-        return self.rungs.merge(cases[CASE], on=CASE)
+        return self.ladder_steps.merge(cases[CASE], on=CASE)
 
 
 def _frames(
@@ -169,39 +171,44 @@ def _frames(
         for workload, case in zip(measured["workload"], measured[[*CASE, "batch_size"]].astype(str).to_numpy())
     ]
     measured = measured[is_case].reset_index(drop=True)
-    rungs = _select_settings(measured, RUNGS, "rung")
-    base = rungs[rungs["rung"] == BASE].set_index(CASE)
-    rungs, alone = (_join_base(rows, base, rounds) for rows in (rungs, _select_settings(measured, SINGLE, "change")))
+    ladder_steps = _select_settings(measured, LADDER_STEPS, "ladder_step")
+    base = ladder_steps[ladder_steps["ladder_step"] == BASE].set_index(CASE)
+    ladder_steps, alone = (
+        _join_base(rows, base, rounds) for rows in (ladder_steps, _select_settings(measured, SINGLE, "change"))
+    )
     first = alone[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    alone = add_interval(alone, first, bands, (first["host_ratio"] / alone["host_ratio"]).fillna(1.0))
+    alone = add_interval(alone, first, bands)
     host = studies.get(HOST)
     if host is not None:
         beside = _list_compiled_alone(host, bands, losses, rounds)
         alone = _sort_single_changes(
             pd.concat([beside[beside.set_index(CASE).index.isin(base.index)], alone], ignore_index=True)
         )
-    of_base = rungs[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    turns = compare_with_base(rungs["run_id"], rungs["base_run_id"], rounds)
-    differ = _differ(rungs, of_base, bands).mask(turns["times_as_fast"].notna(), turns["differs"])
-    rungs["quotable"] = mark_quotable(differ, rungs["steady"], rungs["base_steady"], turns=turns)
-    before = rungs.groupby(CASE, sort=False)[["run_id", *COMPARED]].shift()
-    turns = compare_with_base(rungs["run_id"], before.pop("run_id"), rounds)
+    others = {name: rec for name, rec in studies.items() if name not in (AGAIN, LOSSES)}
+    gains = measure_gains({"main": main, **others}, bands.wall if bands else None)
+    alone = join_gains(alone, gains[gains["gpu_name"].isin(main.runs["gpu_name"].astype(str))])
+    of_base = ladder_steps[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
+    turns = compare_with_base(ladder_steps["run_id"], ladder_steps["base_run_id"], rounds)
+    differ = _differ(ladder_steps, of_base, bands).mask(turns["times_as_fast"].notna(), turns["differs"])
+    ladder_steps["quotable"] = mark_quotable(differ, ladder_steps["steady"], ladder_steps["base_steady"], turns=turns)
+    before = ladder_steps.groupby(CASE, sort=False)[["run_id", *COMPARED]].shift()
+    turns = compare_with_base(ladder_steps["run_id"], before.pop("run_id"), rounds)
     is_turned = turns["times_as_fast"].notna()
-    gain = prefer_turns(turns, rungs["ns"], before["ns"]) / rungs["ns"]
-    rungs["gain"] = gain.where(_is_one_change(rungs))
-    of_host = (before["host_ratio"] / rungs["host_ratio"]).fillna(1.0).mask(is_turned, 1.0)
-    rungs["slower_host"] = 1 / of_host
-    rungs["at_least"] = turns["low"].fillna(rungs["gain"] / of_host.clip(lower=1))
-    rungs["at_most"] = turns["high"].fillna(rungs["gain"] / of_host.clip(upper=1))
-    of_changes = (rungs["at_least"] > 1) | (rungs["at_most"] < 1)
-    rungs["differs"] = (_differ(rungs, before, bands) & of_changes).mask(is_turned, turns["differs"])
-    return LadderData(rungs=rungs, alone=alone)
+    gain = prefer_turns(turns, ladder_steps["ns"], before["ns"]) / ladder_steps["ns"]
+    ladder_steps["gain"] = gain.where(_is_one_change(ladder_steps))
+    of_host = (before["host_ratio"] / ladder_steps["host_ratio"]).fillna(1.0).mask(is_turned, 1.0)
+    ladder_steps["slower_host"] = 1 / of_host
+    ladder_steps["at_least"] = turns["low"].fillna(ladder_steps["gain"] / of_host.clip(lower=1))
+    ladder_steps["at_most"] = turns["high"].fillna(ladder_steps["gain"] / of_host.clip(upper=1))
+    of_changes = (ladder_steps["at_least"] > 1) | (ladder_steps["at_most"] < 1)
+    ladder_steps["differs"] = (_differ(ladder_steps, before, bands) & of_changes).mask(is_turned, turns["differs"])
+    return LadderData(ladder_steps=ladder_steps, alone=alone)
 
 
-def _is_one_change(rungs: pd.DataFrame) -> pd.Series:
-    """Whether each rung sets one axis more than the one before it: where one is missing, they differ by two changes."""
-    before = rungs.groupby(CASE, sort=False)[AXES].shift()
-    return (rungs[AXES].astype(str) != before.astype(str)).sum(axis=1) == 1
+def _is_one_change(ladder_steps: pd.DataFrame) -> pd.Series:
+    """Whether each step of the ladder sets one axis more than the last: where one is missing, two changes differ."""
+    before = ladder_steps.groupby(CASE, sort=False)[AXES].shift()
+    return (ladder_steps[AXES].astype(str) != before.astype(str)).sum(axis=1) == 1
 
 
 def _is_plain(measured: pd.DataFrame) -> pd.Series:
@@ -215,10 +222,10 @@ def _list_compiled_alone(rec: Any, bands: Bands | None, losses: Any, rounds: pd.
     measured = trained_losses.join_losses(_measure_steps([rec]), losses)
     waits = differences.times_of_steps(rec.steps, rec.kernels, rec.memops).set_index("run_id")["parts"]
     measured["parts"] = measured["run_id"].map(waits).fillna(measured["parts"])
-    base = _select_settings(measured, {BASE: RUNGS[BASE]}, "change").set_index(CASE)
+    base = _select_settings(measured, {BASE: LADDER_STEPS[BASE]}, "change").set_index(CASE)
     rows = _join_base(_select_settings(measured, COMPILED_ALONE, "change"), base, rounds)
     first = rows[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
-    return add_interval(rows, first, bands, pd.Series(1.0, rows.index))
+    return add_interval(rows, first, bands)
 
 
 def _differ(rows: pd.DataFrame, others: pd.DataFrame, bands: Bands | None) -> pd.Series:
@@ -306,26 +313,30 @@ def _join_base(rows: pd.DataFrame, base: pd.DataFrame, rounds: pd.DataFrame) -> 
     return table
 
 
-def _select_for_map(rungs: pd.DataFrame) -> pd.DataFrame:
-    """The rungs of IN_MAP of the reference model, which has a grid of cases, one after the other."""
-    rows = rungs[rungs["rung"].isin(IN_MAP) & (rungs["workload"] != HUGGING_FACE)]
-    order = rows["rung"].map([*IN_MAP].index)
-    return rows.assign(rung=rows["rung"].map(IN_MAP)).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+def _select_for_map(ladder_steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps of IN_MAP of the reference model, which has a grid of cases, one after the other."""
+    rows = ladder_steps[ladder_steps["ladder_step"].isin(IN_MAP) & (ladder_steps["workload"] != HUGGING_FACE)]
+    order = rows["ladder_step"].map([*IN_MAP].index)
+    return (
+        rows.assign(ladder_step=rows["ladder_step"].map(IN_MAP))
+        .loc[order.sort_values(kind="stable").index]
+        .reset_index(drop=True)
+    )
 
 
-def _top(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Of each case the highest rung that was measured."""
-    return rungs.drop_duplicates(CASE, keep="last")
+def _top(ladder_steps: pd.DataFrame) -> pd.DataFrame:
+    """Of each case the highest step of the ladder that was measured."""
+    return ladder_steps.drop_duplicates(CASE, keep="last")
 
 
-def _select_faster(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Those that take less time than the rung before, beyond noise and what the hosts explain."""
-    return rungs[rungs["differs"].astype(bool) & (rungs["gain"] > 1)]
+def _select_faster(ladder_steps: pd.DataFrame) -> pd.DataFrame:
+    """Those that take less time than the step of the ladder before, beyond noise and what the hosts explain."""
+    return ladder_steps[ladder_steps["differs"].astype(bool) & (ladder_steps["gain"] > 1)]
 
 
 def _are_host_limited(rows: pd.DataFrame) -> bool:
     """Whether the CPU issues work for most of each of these steps, and none was compiled."""
-    return bool((rows["host_limited"] > 0.5).all()) and not rows["rung"].isin(WITH_COMPILE).any()
+    return bool((rows["host_limited"] > 0.5).all()) and not rows["ladder_step"].isin(WITH_COMPILE).any()
 
 
 def _select_by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
@@ -333,9 +344,9 @@ def _select_by_limit(rows: pd.DataFrame, is_host: bool) -> pd.DataFrame:
     return rows[(rows["base_host_limited"] > 0.5) == is_host]
 
 
-def _select_slower_by_host(rungs: pd.DataFrame) -> pd.DataFrame:
-    """Rungs that take longer than the one before, which the host of their run explains."""
-    return rungs[(rungs["gain"] < 1 - NEAR) & (rungs["at_most"] >= 1)]
+def _select_slower_by_host(ladder_steps: pd.DataFrame) -> pd.DataFrame:
+    """Steps of the ladder that take longer than the one before, which the host of their run explains."""
+    return ladder_steps[(ladder_steps["gain"] < 1 - NEAR) & (ladder_steps["at_most"] >= 1)]
 
 
 def _claims(frames: LadderData) -> list[Claim]:
@@ -343,9 +354,13 @@ def _claims(frames: LadderData) -> list[Claim]:
     quotable = top[top["quotable"]]
     best = take_best(select_common(frames.alone))
     gained = above.dropna(subset=["gain"])
-    of_rung = {name: gained[gained["rung"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
+    of_ladder_step = {name: gained[gained["ladder_step"] == name] for name in (EAGER, COMPILED, GRAPHS, TO_64)}
     return [
-        Claim("together", _select_complete(quotable), facts=lambda rows: _describe_top(rows, quotable)),
+        Claim(
+            "together",
+            _select_agreed(frames.shown),
+            facts=lambda rows: _describe_top(rows, quotable),
+        ),
         Claim(
             "short",
             top[top["speedup"] < SMALL_GAIN],
@@ -357,20 +372,28 @@ def _claims(frames: LadderData) -> list[Claim]:
         Claim("launches", _select_by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
         Claim("fusion", _select_by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),
         Claim("each", frames.shown[CASE].drop_duplicates().merge(frames.first, on=CASE), facts=_each),
-        Claim("compile", of_rung[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains),
-        Claim("graphs", _select_faster(of_rung[GRAPHS]), facts=count_all(of_rung[GRAPHS], extremes("gain"))),
-        Claim("limits", _select_for_map(frames.rungs), facts=_limits),
-        Claim("padding", _select_faster(of_rung[TO_64]), facts=extremes("gain")),
-        Claim("no_padding", of_rung[TO_64], lambda rows: not rows["differs"].any(), facts=extremes("gain")),
+        Claim(
+            "compile", of_ladder_step[COMPILED], lambda rows: bool((rows["at_least"] > 1).all()), facts=_span_of_gains
+        ),
+        Claim(
+            "graphs", _select_faster(of_ladder_step[GRAPHS]), facts=count_all(of_ladder_step[GRAPHS], extremes("gain"))
+        ),
+        Claim("limits", _select_for_map(frames.ladder_steps), facts=_limits),
+        Claim("padding", _select_faster(of_ladder_step[TO_64]), facts=extremes("gain")),
+        Claim("no_padding", of_ladder_step[TO_64], lambda rows: not rows["differs"].any(), facts=extremes("gain")),
         Claim("by_host", _select_slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
             "gains",
             _select_faster(gained),
             facts=count_all(gained, lambda rows: _count_by_step(rows, gained)),
         ),
-        Claim("memory", of_rung[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
+        Claim("memory", of_ladder_step[EAGER].dropna(subset=["less_memory"]), facts=extremes("less_memory")),
         Claim("energy", top.dropna(subset=["less_energy"]), facts=extremes("less_energy")),
-        Claim("hosts", frames.rungs[frames.rungs["host_ratio"] > SLOW_HOST], facts=count_all(frames.rungs)),
+        Claim(
+            "hosts",
+            frames.ladder_steps[frames.ladder_steps["host_ratio"] > SLOW_HOST],
+            facts=count_all(frames.ladder_steps),
+        ),
         Claim("trained", above.dropna(subset=["numerics_off"]), facts=_select_trained),
         Claim("formula", _select_by_formula(frames.alone), facts=_formula),
         Claim("loss", above.dropna(subset=["loss_off"]), facts=extremes("loss_off")),
@@ -380,9 +403,9 @@ def _claims(frames: LadderData) -> list[Claim]:
 def _tables(frames: LadderData) -> list[Table]:
     case = case_headings(CASE, linked=False)
     step = Column("ns", "step", "ms", lower="min_ns", upper="max_ns")
-    speedup = Column("speedup", "as fast as FP32", "ratio")
+    speedup = Column("speedup", "as fast as FP32", "ratio", lower="low", upper="high")
     with_interval = Column("speedup", "as fast as FP32", "ratio", lower="least", upper="most")
-    gain = Column("gain", "as the rung before", "ratio", absent="n/a")
+    gain = Column("gain", "as the step before", "ratio", absent="n/a")
     costs: tuple[Column, ...] = (
         Column("ns", "step", "ms"),
         Column("tokens_per_s", "tokens/s", "count"),
@@ -393,34 +416,34 @@ def _tables(frames: LadderData) -> list[Table]:
         Column("trained_millionths", "after steps, millionths", "count", why="why_loss"),
         Column("numerics_millionths", "same AdamW, millionths", "count", why="why_loss"),
     )
-    if frames.rungs["trained_off"].isna().all():
+    if frames.ladder_steps["trained_off"].isna().all():
         costs = costs[:-2]
     hosts = (
         Column("host_limited", "CPU issues work", "share"),
         Column("host_ratio", "host loop", "ratio", absent="not read"),
     )
-    rung, change = Column("rung", "rung"), Column("change", "change alone")
+    ladder_step, change = Column("ladder_step", "change"), Column("change", "change alone")
     shown = frames.shown
-    rest = _drop_shown(frames.rungs, shown)
+    rest = _drop_shown(frames.ladder_steps, shown)
     return [
         Table(
             "shown",
-            "Rung by rung: time, of each model at one context",
-            (*case, rung, step, speedup, gain, *hosts),
+            "Change by change: time, of each model at one context",
+            (*case, ladder_step, step, speedup, gain, *hosts),
             shown,
         ),
-        Table("costs", "Rung by rung: tokens, memory, energy and loss", (*case, rung, *costs), shown),
+        Table("costs", "Change by change: tokens, memory, energy and loss", (*case, ladder_step, *costs), shown),
         Table(
             "limits",
             "Part of the step in phases in which the CPU issues work until they end, percent",
-            (*case, Column("rung", "rung"), Column("host_limited", "CPU issues work", "share")),
-            _select_for_map(frames.rungs),
+            (*case, Column("ladder_step", "change"), Column("host_limited", "CPU issues work", "share")),
+            _select_for_map(frames.ladder_steps),
         ),
-        Table("rest", "Rung by rung: all other cases", (*case, rung, step, speedup, gain), rest),
+        Table("rest", "Change by change: all other cases", (*case, ladder_step, step, speedup, gain), rest),
         Table(
             "alone",
             "Each change alone: time",
-            (*case, change, step, with_interval, hosts[-1]),
+            (*case, change, step, with_interval, hosts[-1], Column("recording", "recording", absent="several")),
             frames.alone,
         ),
         Table(
@@ -440,37 +463,30 @@ def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
 
 
 def _charts(frames: LadderData) -> list[Chart]:
-    shown = frames.shown[frames.shown["rung"] != BASE]  # which is 1 by definition
-    top = _top(frames.above)
-    together = _select_complete(top[top["quotable"]])
-    is_by_host = shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
-    series = is_by_host.map({True: SLOWER_HOST, False: MEASURED})
-    rows = shown.assign(series=series, value=shown["speedup"])[[*CASE, "rung", "run_id", "series", "value"]]
+    shown = frames.shown[frames.shown["ladder_step"] != BASE]  # which is 1 by definition
+    together = _select_agreed(frames.shown)
+    is_of_host = _is_of_host(shown) | shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
+    names = [*CASE, "ladder_step", "run_id", "series", "value", "low", "high"]
+    rows = shown.assign(series=is_of_host.map({True: OF_HOST, False: AGREED}), value=shown["speedup"])[names]
+    ends = round_ratios(together["speedup"]) if len(together) else ""
     title = (
-        f"All changes together make a training step {ratios_of(together['speedup'])} as fast, in {len(together)} cases"
+        f"All changes together make a training step {ends} as fast where processes agree"
+        if ends
+        else "A training step, change by change"
     )
-    rows["rung"] = rows["rung"].replace(IN_CHART)
-    options: dict[str, Any] = {"by": [*CASE, "rung"], "order": [MEASURED], "unit": "times as fast as FP32"}
-    options |= {"hollow": SLOWER_HOST, "panels": len(CASE)}
-    return [
-        Chart(
-            "ladder",
-            "ratio_bars",
-            title if len(together) else "A training step, rung by rung",
-            rows,
-            options=options,
-        ),
-        draw_falls(frames.shown),
-    ]
+    rows["ladder_step"] = rows["ladder_step"].replace(IN_CHART)
+    options: dict[str, Any] = {"by": [*CASE, "ladder_step"], "unit": "times as fast as FP32"}
+    options |= {"order": [AGREED] if is_of_host.any() else [], "hollow": OF_HOST, "panels": len(CASE)}
+    return [Chart("ladder", "ratio_bars", title, rows, options=options), draw_falls(frames.shown)]
 
 
 # ---------------------------------------------------------------- facts of claims
 
 
 def _select_complete(top: pd.DataFrame) -> pd.DataFrame:
-    """The highest rungs that have all changes, torch.compile among them; of cases that were never compiled, where there
-    are no others."""
-    compiled = top[top["rung"].isin(WITH_COMPILE)]
+    """The highest steps of the ladder that have all changes, torch.compile among them; of cases that were never
+    compiled, where there are no others."""
+    compiled = top[top["ladder_step"].isin(WITH_COMPILE)]
     return compiled if len(compiled) else top
 
 
@@ -494,11 +510,24 @@ def _formula(rows: pd.DataFrame) -> dict[str, Any]:
     return extremes("trained_off")(rows) | facts
 
 
-def _describe_top(rows: pd.DataFrame, top: pd.DataFrame) -> dict[str, Any]:
-    """The speed-ups, whether torch.compile is among the changes, and what the `top` of other cases gives without it."""
-    others = top[~top["rung"].isin(WITH_COMPILE)].drop(rows.index, errors="ignore")
+def _select_agreed(shown: pd.DataFrame) -> pd.DataFrame:
+    """Of each model that is shown all changes together, if its processes agree or took turns."""
+    tops = _select_complete(_top(shown[shown["ladder_step"] != BASE]))
+    return tops[tops["quotable"]]
+
+
+def _describe_top(rows: pd.DataFrame, quotable: pd.DataFrame) -> dict[str, Any]:
+    """The speed-ups and contexts, whether torch.compile is among the changes, and what the `quotable` of other cases
+    give without."""
+    others = quotable[~quotable["ladder_step"].isin(WITH_COMPILE)].drop(rows.index, errors="ignore")
     without = {"num_without": len(others), "without": span(others["speedup"]) if len(others) else None}
-    return extremes("speedup")(rows) | without | {"is_compiled": bool(rows["rung"].isin(WITH_COMPILE).all())}
+    is_compiled = bool(rows["ladder_step"].isin(WITH_COMPILE).all())
+    return extremes("speedup")(rows) | without | {"is_compiled": is_compiled, "contexts": span(rows["context_length"])}
+
+
+def _is_of_host(rows: pd.DataFrame) -> pd.Series:
+    """Whether the CPU's speed is part of the speed-up of each: processes differ, and did not take turns."""
+    return ~(rows["steady"].astype(bool) & rows["base_steady"].astype(bool)) & rows["low"].isna()
 
 
 def _each(rows: pd.DataFrame) -> dict[str, Any]:
@@ -506,10 +535,12 @@ def _each(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def _count_by_step(rows: pd.DataFrame, every: pd.DataFrame) -> dict[str, Any]:
-    """In how many of all cases each rung is among `rows`."""
-    counts, all_counts = rows["rung"].value_counts(), every["rung"].value_counts()
-    of = [{"rung": name, "num": int(counts.get(name, 0)), "num_all": int(num)} for name, num in all_counts.items()]
-    return {"of": sorted(of, key=lambda counted: [*RUNGS].index(counted["rung"]))}
+    """In how many of all cases each step of the ladder is among `rows`."""
+    counts, all_counts = rows["ladder_step"].value_counts(), every["ladder_step"].value_counts()
+    of = [
+        {"ladder_step": name, "num": int(counts.get(name, 0)), "num_all": int(num)} for name, num in all_counts.items()
+    ]
+    return {"of": sorted(of, key=lambda counted: [*LADDER_STEPS].index(counted["ladder_step"]))}
 
 
 def _span_of_gains(rows: pd.DataFrame) -> dict[str, Any]:
@@ -519,5 +550,7 @@ def _span_of_gains(rows: pd.DataFrame) -> dict[str, Any]:
 def _limits(rows: pd.DataFrame) -> dict[str, Any]:
     """In how many cases of each precision the CPU issues work for more than half of the step."""
     rows = rows.assign(by_host=rows["host_limited"] > 0.5)
-    counts = rows.groupby("rung", sort=False)["by_host"].agg(["sum", "size"])
-    return {"of": [{"rung": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]}
+    counts = rows.groupby("ladder_step", sort=False)["by_host"].agg(["sum", "size"])
+    return {
+        "of": [{"ladder_step": name, "num": int(num), "num_all": int(size)} for name, num, size in counts.itertuples()]
+    }

@@ -9,11 +9,21 @@ from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.pages.extreme_rows import span
 from profiler_job.analysis.render.answer import Chart, Column, Table
+from profiler_job.jobs.contract.changes import BF16, COMPILE, CUDA_GRAPHS, FUSED_ADAMW, FUSED_ATTENTION, TF32
 from profiler_job.jobs.contract.quantities import format_rounded
 
 CASE = ["size", "context_length"]
 COMPARED = ["ns", "min_ns", "max_ns", "parts", "host_ratio"]
 """What two steps are compared by."""
+CHANGES_OF = {
+    "TF32": (TF32,),
+    "BF16 autocast": (BF16,),
+    "fused attention": (FUSED_ATTENTION,),
+    "fused AdamW": (FUSED_ADAMW,),
+    "torch.compile": (COMPILE,),
+    "CUDA graphs": (CUDA_GRAPHS,),
+}
+"""Single changes as `prediction.measured` names them."""
 HUGGING_FACE = "hf"
 PADDING = "padded vocabulary"
 NO_GAIN = "none measurably"
@@ -26,8 +36,8 @@ LEAST_FALL = 0.02
 
 def draw_falls(shown: pd.DataFrame) -> Chart:
     """Draw what each change in turn takes off one step: of the cases with most changes the largest model. shown: with
-    rung, ns and speedup, in the order of the ladder; TF32, whose place BF16 takes, is left out."""
-    shown = shown[(shown["rung"] != "TF32") & shown["speedup"].notna()]
+    ladder_step, ns and speedup, in the order of the ladder; TF32, whose place BF16 takes, is left out."""
+    shown = shown[(shown["ladder_step"] != "TF32") & shown["speedup"].notna()]
     sizes = shown.groupby(CASE, sort=False).size()
     if not len(sizes):
         empty = pd.DataFrame(columns=["label", "text", "series", "begin_ns", "end_ns"])
@@ -35,10 +45,10 @@ def draw_falls(shown: pd.DataFrame) -> Chart:
     case = sizes[sizes == sizes.max()].index[-1]
     rows = shown[(shown[CASE] == list(case)).all(axis=1)]
     steps = rows["ns"]
-    bars = [{"label": rows["rung"].iloc[0], "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[0]}]
-    for rung, before, after in zip(rows["rung"].iloc[1:], steps, steps.iloc[1:]):
+    bars = [{"label": rows["ladder_step"].iloc[0], "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[0]}]
+    for ladder_step, before, after in zip(rows["ladder_step"].iloc[1:], steps, steps.iloc[1:]):
         series = FALLS[2] if abs(after / before - 1) < LEAST_FALL else FALLS[after > before]
-        bars.append({"label": rung, "series": series, "begin_ns": before, "end_ns": after})
+        bars.append({"label": ladder_step, "series": series, "begin_ns": before, "end_ns": after})
     bars.append({"label": "all together", "series": FALLS[3], "begin_ns": 0.0, "end_ns": steps.iloc[-1]})
     drawn = pd.DataFrame(bars).assign(text=lambda all_bars: all_bars["label"])
     first, last = (format_rounded("time", steps.iloc[at]) for at in (0, -1))
@@ -46,18 +56,29 @@ def draw_falls(shown: pd.DataFrame) -> Chart:
     return Chart("falls", "waterfall", title, drawn, options={"order": FALLS, "unit": "ms of a training step"})
 
 
-def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None, of_host: pd.Series) -> pd.DataFrame:
-    """Add least and most, the interval of the speed-up over `first`, and gains. of_host: how many times as fast the
-    step may be because of its host. Without bands the interval is between the ranges of steps. Rows that took turns
-    with their base have the interval, low to high."""
+def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None) -> pd.DataFrame:
+    """Add least and most, the interval of the speed-up over `first` (`differences.bound_ratios`), and gains. Without
+    bands it is between the ranges of steps. Rows that took turns with their base have the interval, low to high."""
     both = rows[COMPARED].add_prefix("now_").join(first.add_prefix("other_")).astype(float)
-    half = differences.half_band_ns(both, "now", "other", bands.wall if bands else None)
-    least = (both["other_ns"] / (both["now_ns"] + half)).fillna(both["other_min_ns"] / both["now_max_ns"])
-    shortest = (both["now_ns"] - half).where(lambda ns: ~(ns <= 0), 0.0)
-    most = (both["other_ns"] / shortest).fillna(both["other_max_ns"] / both["now_min_ns"])
-    least = rows["low"].fillna(least / of_host.clip(lower=1))
-    most = rows["high"].fillna(most / of_host.clip(upper=1))
+    for side in ("now", "other"):
+        ends = (both[f"{side}_{name}"] for name in (("ns", "ns") if bands else ("min_ns", "max_ns")))
+        both[f"{side}_shortest_ns"], both[f"{side}_longest_ns"] = ends
+        both[f"{side}_issued_ns"], both[f"{side}_loop_ns"] = both[f"{side}_parts"], both[f"{side}_host_ratio"]
+    bounds = differences.bound_ratios(both, "other", "now", bands.wall if bands else None)
+    least, most = rows["low"].fillna(bounds["low"]), rows["high"].fillna(bounds["high"])
     return rows.assign(least=least, most=most, gains=least > 1)
+
+
+def join_gains(alone: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
+    """Take the speed-up with its interval and its base from `prediction.measured`, so that cards and this page show one
+    pair of runs; recording: where both were measured. What is not measured there, as padded vocabularies, stays. gains:
+    of the GPU of these rows."""
+    pairs = gains.drop_duplicates(["run_id", "changes"]).set_index(["run_id", "changes"])
+    keys = pd.MultiIndex.from_arrays([alone["base_run_id"], alone["change"].map(CHANGES_OF)])
+    known = pairs.reindex(keys).set_axis(alone.index)
+    columns = {"speedup": "times_as_fast", "least": "low", "most": "high", "base_ns": "before_ns", "gains": "gains"}
+    joined = {name: known[given].where(known["before_ns"].notna(), alone[name]) for name, given in columns.items()}
+    return alone.assign(**joined, recording=known["measured_in"]).astype({"gains": bool})
 
 
 def take_best(alone: pd.DataFrame) -> pd.DataFrame:
@@ -102,7 +123,7 @@ def _word_best(row: Mapping[str, Any], measured: pd.Series, alone: pd.DataFrame)
 
 def count_best(rows: pd.DataFrame, alone: pd.DataFrame) -> dict[str, Any]:
     """How often each of the changes measured in every case gives most, the most frequent first, and what it gives.
-    others: of the cases in which another change was measured, too, in how many it gives more than all of these."""
+    others: of the cases in which another change was measured, too, in how many it gives more than these, and what."""
     counts = rows["change"].value_counts()
     of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
           for name, num in counts.items()]  # fmt: skip
@@ -114,5 +135,16 @@ def count_best(rows: pd.DataFrame, alone: pd.DataFrame) -> dict[str, Any]:
         mine = mine.set_index(CASE)
         leads = mine["gains"].astype(bool) & (mine["speedup"] > best.reindex(mine.index))
         if leads.any():
-            others.append({"change": name, "num": int(leads.sum()), "num_all": len(mine)})
-    return {"of": of, "common": names, "others": others}
+            counts = {"num": int(leads.sum()), "num_all": len(mine)}
+            others.append({"change": name, "speedup": span(mine.loc[leads, "speedup"]), **counts})
+    return {"of": of, "common": names, "others": others, **_find_lead(rows, of[0]["change"], best)}
+
+
+def _find_lead(rows: pd.DataFrame, change: str, best: pd.Series) -> dict[str, Any]:
+    """Find the shortest context from which on the change gives most in every case: leads_from, 0 if there is none, and
+    the longest of all."""
+    contexts = best.index.get_level_values("context_length")
+    led = rows[rows["change"] == change].set_index(CASE).index
+    others = contexts[~best.index.isin(led)]
+    leads = contexts[contexts > others.max()] if len(others) else contexts
+    return {"leads_from": leads.min() if len(leads) else 0, "longest": contexts.max()}

@@ -9,12 +9,14 @@ from profiler_job.analysis.metrics import device_memory, run_grid
 from profiler_job.analysis.metrics.device_memory import CAP, FITS, GPU_SIZES, PARTS, PLANNED_FOR, TOLERANCE, USES
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.extreme_rows import bound, extremes, give_largest
+from profiler_job.analysis.pages.home_cases import BF16, COMPILED, FP32, select_state
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.words import NOT_MEASURED, format_count
+from profiler_job.jobs.contract.studies import TRAINED
+from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, name_model
 from profiler_job.jobs.memory import estimate_usable_bytes
 
 STUDY = "memory"
@@ -22,6 +24,8 @@ OWNER_TOLERANCE = 0.05
 """A predicted part of the memory this near to the measured one counts as right."""
 MOST_POINTS = 600
 """Points of the chart over a step, at most."""
+
+TRAINED_CHARTS = {"peak-bf16": BF16, "peak-compiled": COMPILED}
 
 ROUNDED_PARAMETER_BYTES = (16, 17)
 """A parameter, its gradient and its two moments take 16 bytes in FP32, and the allocator rounds up."""
@@ -37,10 +41,12 @@ def answer(given: Inputs) -> Answer:
     Predicted: peak allocated, against every finished run of this study and of `main`, capped or not, and apart from
     these, of the other `studies` by name, without compiled runs and those after them in their process; whether each
     cell fits GPUs of GPU_SIZES; and, for runs with the allocator capped, the step and the phase in which they run
-    out.
+    out. The peaks of the study TRAINED are drawn alone.
     """
     frames = _frames(given.runs, given.memory, given.module_memory, given.figures, given.main, given.studies)
-    return assemble(_facts(frames), _claims(frames), _tables(frames), _charts(frames))
+    trained = [_chart_trained(given, *named) for named in TRAINED_CHARTS.items()]
+    facts = _facts(frames) | {"precisions": sorted(given.runs["precision"].astype(str).str.upper().unique())}
+    return assemble(facts, _claims(frames), _tables(frames), [*_charts(frames), *filter(None, trained)])
 
 
 QUESTION = Question(
@@ -52,7 +58,15 @@ QUESTION = Question(
     section=Section.FIT,
     place=1,
     study=STUDY,
-    searched=("out of memory", "OOM", "VRAM", "peak memory", "activations"),
+    searched=(
+        "out of memory",
+        "OOM",
+        "VRAM",
+        "peak memory",
+        "activations",
+        "gradient checkpointing",
+        "activation checkpointing",
+    ),
     has_small_tables=True,
 )
 
@@ -234,8 +248,7 @@ def _fit_tables(frames: MemoryUseData) -> list[Table]:
             "plan",
             "What fits: a training step by size, predicted (simulated without a GPU) and measured",
             (
-                Column("size", "model"),
-                Column("num_parameters", "parameters", "count"),
+                Column("model", "model"),
                 Column("context_length", "context", "count"),
                 Column("batch_size", "batch", "count"),
                 Column("setting", "precision"),
@@ -243,7 +256,9 @@ def _fit_tables(frames: MemoryUseData) -> list[Table]:
                 Column("peak", "measured", "bytes", absent="not measured"),
                 *(Column(f"in_{gb}", f"in {gb} GB, predicted") for gb in PLANNED_FOR),
             ),
-            frames.plan,
+            frames.plan.assign(
+                model=[name_model(*row) for row in zip(frames.plan["size"], frames.plan["num_parameters"])]
+            ),
         ),
         Table(
             "fits",
@@ -355,19 +370,26 @@ def _prediction_tables(frames: MemoryUseData) -> list[Table]:
 
 
 def _charts(frames: MemoryUseData) -> list[Chart]:
-    parts = device_memory.parts_of_peak(frames.measured, frames.by)
+    return [_chart_peak(frames.measured, frames.by), *_chart_over_a_step(frames.trace, frames.traced)]
+
+
+def _chart_peak(measured: pd.DataFrame, by: list[str], key: str = "peak", state: str = FP32) -> Chart:
+    parts = device_memory.parts_of_peak(measured, by)
     limits = {f"{size} GB": estimate_usable_bytes(size) for size in GPU_SIZES}
-    options = {"by": frames.by, "order": list(PARTS), "limits": limits}
-    return [
-        Chart(
-            "peak",
-            "stacked_parts",
-            _title_of_peak(parts, frames.by),
-            parts,
-            options=options,
-        ),
-        *_chart_over_a_step(frames.trace, frames.traced),
-    ]
+    options = {"by": by, "order": list(PARTS), "limits": limits}
+    return Chart(key, "stacked_parts", _title_of_peak(parts, by), parts, options=options, state=state)
+
+
+def _chart_trained(given: Inputs, key: str, state: str) -> Chart | None:
+    """The peak of steps as people train, in a state, of the batches of this study; None if it was not recorded."""
+    if not (rec := given.studies.get(TRAINED)):
+        return None
+    runs = select_state(rec, state, given.runs["batch_size"]).runs
+    probed = device_memory.read_probes(rec.memory, rec.figures)
+    probed = probed.merge(device_memory.sum_kept_by_module(rec.module_memory), how="outer", on="run_id")
+    cells = run_grid.cases(runs, "train_step").merge(probed, how="left", on="run_id")
+    measured = cells.dropna(subset=["peak", "activations"])
+    return _chart_peak(measured, run_grid.case_columns(runs), key, state) if len(measured) else None
 
 
 def _chart_over_a_step(trace: pd.DataFrame, traced: str) -> list[Chart]:

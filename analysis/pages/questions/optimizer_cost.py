@@ -28,9 +28,10 @@ from profiler_job.analysis.reference import flops
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import Optimizer, find_value_name
+from profiler_job.jobs.contract.studies import OPTIMIZER
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
-STUDY = "optimizer"
+STUDY = OPTIMIZER
 
 MODE = "train_step"
 LABELS = {value: find_value_name("optimizer", value) for value in get_args(Optimizer)}

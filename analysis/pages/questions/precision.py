@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from profiler_job.analysis.changes.evidence import LEAST_IDLE
 from profiler_job.analysis.metrics import differences, kernel_time, precisions, run_grid, timing, waiting
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.precisions import (
@@ -26,6 +27,7 @@ from profiler_job.analysis.pages.extreme_rows import (
     count_all,
     find_highest,
     format_percent_span,
+    give_largest,
     many,
     name_calibrated_gpu,
     noise_of,
@@ -37,9 +39,8 @@ from profiler_job.analysis.reference import element_types, kernel_families
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.precisions import PRECISIONS
+from profiler_job.jobs.contract.studies import PRECISION
 from profiler_job.jobs.contract.words import NOT_MEASURED
-
-STUDY = "precision"
 
 LABELS = {name: record.label for name, record in PRECISIONS.items()}
 PARTS = {"step": "step, unprofiled", "busy": "GPU busy", "gemms": "GEMM kernels", "rest": "all other kernels"}
@@ -72,7 +73,7 @@ QUESTION = Question(
     answer=answer,
     section=Section.CHANGE,
     place=2,
-    study=STUDY,
+    study=PRECISION,
     searched=("MFU", "BF16", "TF32", "mixed precision", "autocast", "tensor cores"),
 )
 
@@ -223,6 +224,7 @@ def _step_claims(frames: PrecisionData) -> list[Claim]:
             run_grid.only(lower[~apart], "step_ns", "step_min_ns", "step_max_ns", "step_ns_fp32", "step_band_ns"),
             facts=count_all(lower, lambda rows: {"first": rows.iloc[0].to_dict()}),
         ),
+        Claim("tf32_first", precisions.find_slower_autocast(lower, LEAST_IDLE), facts=give_largest("over_tf32")),
         Claim(
             "waits",
             run_grid.only(late, "launch_wait", "launch_wait_fp32", "waits", "launches"),
@@ -498,23 +500,14 @@ def _charts(frames: PrecisionData) -> list[Chart]:
     parts = {f"{part}_speedup": label for part, label in PARTS.items()}
     speedups = frames.lower.melt([*by, "run_id"], list(parts), var_name="clock", value_name="value")
     speedups["clock"] = speedups["clock"].map(parts)
+    speedups["precision"] = speedups["precision"].map(LABELS)
+    options = {"order": [*PARTS.values()], "by": by, "unit": "times as fast as FP32 (log scale)", "value": "value"}
     families = set(frames.shares["family"])
     return [
-        Chart(
-            "speedup",
-            "dumbbell",
-            _title_of_speedups(frames.lower),
-            speedups,
-            options={
-                "order": list(PARTS.values()),
-                "by": by,
-                "unit": "times as fast as FP32 (log scale)",
-                "value": "value",
-            },
-        ),
+        Chart("speedup", "dumbbell", _title_of_speedups(frames.lower), speedups, options=options),
         Chart(
             "mix",
-            "stacked_times",
+            "stacked_shares",
             _title_of_mix(frames.shares),
             frames.shares.assign(precision=frames.shares["precision"].map(LABELS)),
             options={"order": [key for key in kernel_families.FAMILIES if key in families], "by": by},
@@ -530,15 +523,15 @@ def _title_of_mix(shares: pd.DataFrame) -> str:
         for name, label in LABELS.items()
         if name in of_precision.groups
     ]
-    return f"Of a training step's kernel time GEMMs take {', '.join(parts) or 'nothing'}"
+    return f"GEMMs take this part of a training step's kernel time: {', '.join(parts) or 'none'}"
 
 
 # ---------------------------------------------------------------- facts of the claims
 
 
 def _span_by_precision(*names: str, slower: dict[str, str] | None = None) -> Callable[[pd.DataFrame], dict[str, Any]]:
-    """Lowest and highest of each column for each precision: {label: {name: (low, high)}}, and the label of the `slower`
-    one."""
+    """Lowest and highest of each column for each precision, `of`: {label: {name: (low, high)}}, and the label of the
+    `slower` one; and `contexts`."""
 
     def facts(rows: pd.DataFrame) -> dict[str, Any]:
         by_label: dict[str, dict[str, tuple[float, float] | str]] = {}
@@ -546,7 +539,7 @@ def _span_by_precision(*names: str, slower: dict[str, str] | None = None) -> Cal
             by_label[LABELS[precision]] = {name: span(part[name]) for name in names}
             if slower:
                 by_label[LABELS[precision]]["slower"] = LABELS[slower[precision]]
-        return {"of": by_label}
+        return {"of": by_label, "contexts": sorted(rows["context_length"].unique())}
 
     return facts
 

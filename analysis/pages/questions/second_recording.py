@@ -19,6 +19,7 @@ from profiler_job.analysis.pages.extreme_rows import bound, count_all, extremes,
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
+from profiler_job.jobs.contract.axes import find_value_words
 
 STUDY = "again"
 
@@ -119,9 +120,18 @@ def _facts(frames: SecondRecordingData, bands: Bands | None) -> dict[str, Any]:
     return {
         "noise": noise_of(bands),
         "num_runs": len(frames.table),
+        "mode_of_furthest": _name_furthest(frames.table),
         "near": NEAR,
         "changed": settings.loc[settings[FIRST] != settings[SECOND], "what"].tolist(),
     }
+
+
+def _name_furthest(table: pd.DataFrame) -> str:
+    """Name the mode of the run whose step differs most."""
+    if table.empty:
+        return ""
+    furthest = (table["step_ratio"] - 1).abs().idxmax()
+    return find_value_words("mode", str(table.at[furthest, "mode"])) or str(table.at[furthest, "mode"])
 
 
 def _processors(processes: pd.DataFrame) -> list[str]:
@@ -133,9 +143,13 @@ def _claims(frames: SecondRecordingData, bands: Bands | None) -> list[Claim]:
     table = frames.table
     moved, same_top = table[table["moved"]], table["same_top"]
     differs = many(table)(moved)
-    furthest = (table["step_ratio"] - 1).abs().max()
+    furthest = (table["step_ratio"] - 1).abs()
     ratios = count_all(
-        table, lambda rows: {"num_moved": len(moved), "furthest": furthest, **extremes("step_ratio")(rows)}
+        table,
+        lambda rows: (
+            {"num_moved": len(moved), "furthest": furthest.max(), **extremes("step_ratio")(rows)}
+            | {"of": rows.loc[furthest.idxmax()].to_dict()}
+        ),
     )
     return [
         Claim("same", table, _alike, facts=_give_largest("kernel_apart")),
@@ -205,7 +219,7 @@ def _charts(frames: SecondRecordingData) -> list[Chart]:
     title = "A training step in the second recording against the first"
     if len(steps):
         kernels, training = ((steps[name] - 1).abs().max() for name in ("kernel_ratio", "step_ratio"))
-        title = f"Kernel times of the second recording differ by up to {kernels:.1%}, training steps by {training:.0%}"
+        title = f"Training steps alone: kernel times differ by up to {kernels:.1%}, step times by {training:.0%}"
     rows = steps.melt([*frames.by, "run_id"], list(clocks), "clock", "value")
     return [
         Chart(

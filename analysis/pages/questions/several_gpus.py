@@ -17,6 +17,7 @@ from profiler_job.jobs.contract.studies import GPUS
 
 STUDY = GPUS
 
+ENDS = ("first", "last")
 HIDES_WELL = 0.05
 """Exposed communication below this part of a step is called hidden."""
 EXPLAINS = 0.05
@@ -55,10 +56,13 @@ def answer(given: Inputs) -> Answer:
     )
     charts = build_charts(frames)
     names = {chart.key for chart in charts}
-    facts = {"noise": noise_of(given.bands), "explains": EXPLAINS}
+    facts: dict[str, Any] = {"noise": noise_of(given.bands), "explains": EXPLAINS}
     facts |= {"has_lines": "scaling" in names, "has_grid": "grid" in names}
     facts["has_tp"] = bool((frames.cases["parallel"] == "tp").any())
-    return assemble(facts, _claims(frames), build_tables(frames), charts)
+    claims = _claims(frames)
+    advised = next(claim for claim in claims if claim.key == "way")
+    facts["advised"] = advised.values["value"] if advised.holds else ""
+    return assemble(facts, claims, build_tables(frames), charts)
 
 
 QUESTION = Question(
@@ -86,7 +90,7 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
     shown = ("gpus", "parallel", "tokens_per_s_1", "tokens_per_s", "speedup", "efficiency")
     return [
         Claim("gives", _only(most[most["quotable"]], *shown), facts=_gives),
-        Claim("not_quoted", several[~several["quotable"]], lambda rows: len(rows) == len(several), facts=_find_apart),
+        Claim("not_quoted", several[~several["quotable"]], lambda rows: len(rows) == len(several), facts=_give_roughly),
         *_claim_advice(several),
         Claim("range", _only(several, *shown, "step_ns", "step_band_ns"), facts=extremes("efficiency")),
         Claim(
@@ -98,7 +102,8 @@ def _claim_speed(frames: SeveralGpusData) -> list[Claim]:
 
 
 def _claim_advice(several: pd.DataFrame) -> list[Claim]:
-    """Which way to share the work leaves less communication exposed, and whether more tokens for each GPU do."""
+    """Which way to share the work leaves less communication exposed, and whether more tokens for each GPU do, which
+    is no gain unless efficiency rises with them."""
     case = [name for name in run_grid.CASE_AXES if name in several]
     known = several.dropna(subset=["exposed_share"])
     best = known.sort_values("exposed_share", kind="stable").drop_duplicates(case)
@@ -106,17 +111,30 @@ def _claim_advice(several: pd.DataFrame) -> list[Claim]:
     leading = both["parallel"].astype(str).mode().head(1)
     lead = both[both["parallel"].astype(str).isin(leading)]
     ends = known.sort_values("context_length", kind="stable").groupby(["size", "parallel"], sort=False, observed=True)
-    contexts = pd.DataFrame({"first": ends["exposed_share"].first(), "last": ends["exposed_share"].last()})
+    values = {"exposed_share": ("first", "last"), "efficiency": ("efficiency_first", "efficiency_last")}
+    contexts = pd.DataFrame(
+        {label: getattr(ends[name], end)() for name, labels in values.items() for label, end in zip(labels, ENDS)}
+    )
     contexts = contexts[ends["context_length"].nunique() > 1].reset_index()
     return [
         Claim(
             "way",
             _only(lead, "gpus", "parallel", "exposed_share"),
             lambda rows: len(rows) > len(both) / 2,
-            facts=lambda rows: {"way": find_value_label("parallel", str(leading.iloc[0])), "num_all": len(both)},
+            facts=lambda rows: {
+                "value": str(leading.iloc[0]),
+                "way": find_value_label("parallel", str(leading.iloc[0])),
+                "num_all": len(both),
+            },
         ),
-        Claim("more_tokens", contexts, lambda rows: (rows["last"] < rows["first"]).all()),
+        Claim("more_tokens", contexts, _do_more_tokens_help),
     ]
+
+
+def _do_more_tokens_help(rows: pd.DataFrame) -> bool:
+    """Whether less is exposed at the longest context, and efficiency, which no profiler disturbs, is higher there."""
+    less_exposed, more_efficient = rows["last"] < rows["first"], rows["efficiency_last"] > rows["efficiency_first"]
+    return bool((less_exposed & more_efficient).all())
 
 
 def _claim_more(frames: SeveralGpusData) -> list[Claim]:
@@ -368,10 +386,13 @@ def _gives(rows: pd.DataFrame) -> dict[str, Any]:
     return {"most": int(rows["gpus"].max()), "ways": _group_by_way(rows)}
 
 
-def _find_apart(rows: pd.DataFrame) -> dict[str, Any]:
-    """How far processes are apart, of those with several (None if there are none), and what is exposed."""
+def _give_roughly(rows: pd.DataFrame) -> dict[str, Any]:
+    """What most GPUs give, how far processes are apart, of those with several (None if there are none), and what is
+    exposed."""
+    most = rows[rows["gpus"] == rows["gpus"].max()]
     apart = rows[["apart", "apart_1"]].replace(math.inf, math.nan).max(axis=None)
-    return {"apart": None if pd.isna(apart) else float(apart), "share": span(rows["exposed_share"])}
+    known = {"apart": None if pd.isna(apart) else float(apart), "share": span(rows["exposed_share"])}
+    return _gives(most) | known
 
 
 def _group_by_way(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -10,17 +10,19 @@ from profiler_job.analysis.metrics import run_grid, step_limits, timing, utilisa
 from profiler_job.analysis.pages import home_cases
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.explore import shorten_names
-from profiler_job.analysis.pages.extreme_rows import extremes, format_percent_span, give_largest, span
+from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.recording.store import Recording
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
+from profiler_job.analysis.render.text import name_model_of
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+from profiler_job.jobs.contract.words import name_model
 
 MODE = "train_step"
 SAME = ["size", "context_length", "batch_size", "precision", "attention", "optimizer", "compile"]
@@ -32,6 +34,8 @@ BUDGET = {
     "waits": "waiting",
 }
 """The parts of a step by the column of each; they add up to 1."""
+BUDGETS = ("budget", "budget-bf16", "budget-compiled")
+"""The charts of them, one of each state."""
 RATIOS = ("step", "compute", "memory", "busy")
 """What the ratios of two GPUs are of: the step, its matmuls and attention, its other kernels, and all GPU work."""
 CASE = ["size", "context_length", "batch_size", "gpu", "state"]
@@ -59,39 +63,40 @@ QUESTION = Question(
     section=Section.FIT,
     place=3,
     study="",
+    reads_all=True,
     searched=("price", "cost per token", "H100 vs H200", "dollars", "MFU budget", "best MFU"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenCostData:
+    steps: pd.DataFrame
+    """A row per training step of one GPU: step, tokens/s, MFU and cost."""
     states: pd.DataFrame
-    """A row per case and state: step, tokens/s, MFU, cost, and the parts of BUDGET where the step was profiled."""
+    """Those of each case and state of the home page, with the parts of BUDGET where the step was profiled."""
     pairs: pd.DataFrame
     """A row per step that two kinds of GPU ran: the time of the step and of its parts RATIOS, and the cost of both
     (`_b`: of the dearer)."""
-
-    @property
-    def cheapest(self) -> pd.DataFrame:
-        """Of each model the step with the cheapest tokens."""
-        return self.states.loc[self.states.dropna(subset=["cost"]).groupby("size", sort=False)["cost"].idxmin()]
 
 
 def _frames(recordings: Sequence[Recording]) -> TokenCostData:
     steps = [_measure_steps(rec) for rec in recordings]
     every = pd.concat([of.assign(number=number) for number, of in enumerate(steps)], ignore_index=True)
+    every["state"] = [home_cases.find_state(run) for run in every.to_dict("records")]
+    every["gpu"] = every["gpu_name"].map(shorten_names(sorted(every["gpu_name"].unique())))
+    every["model"] = [name_model(*row) for row in zip(every["size"], every["num_parameters"])]
     chosen = pd.DataFrame(
         [
-            {"number": number, "run_id": run_id, "state": state, "gpu": case.at[-1]}
-            | {"others": case.others.get(state, ("", ""))[0]}
+            {"number": number, "run_id": run_id, "others": case.others[state].here if state in case.others else ""}
             for case in home_cases.list_cases(recordings)
             for state, (number, run_id) in case.runs.items()
         ],
-        columns=["number", "run_id", "state", "gpu", "others"],
+        columns=["number", "run_id", "others"],
     )
     states = chosen.merge(every, on=["number", "run_id"])
     num_gpus = every.groupby(SAME, dropna=False)["gpu_name"].transform("nunique")
     return TokenCostData(
+        steps=every,
         states=_measure_budget(states, recordings),
         pairs=_pair_gpus(_measure_budget(every[num_gpus > 1].copy(), recordings)),
     )
@@ -106,7 +111,7 @@ def _measure_steps(rec: Recording) -> pd.DataFrame:
     ok = ok.assign(**{name: find_default(name) for name in SAME if name not in ok})
     times = timing.host_times(rec.steps, "timer", "step")
     times = times[times["phase"] == ranges.STEP][["run_id", "step_ns"]].astype({"run_id": str})
-    runs = ok[ok["mode"] == MODE].merge(times, on="run_id")
+    runs = ok[ok["mode"] == MODE].drop(columns="log", errors="ignore").merge(times, on="run_id")  # for no CSV
     prices = [find_price(name) for name in runs["gpu_name"]]
     runs["usd_per_hour"] = pd.Series([price.usd_per_hour if price else None for price in prices], dtype=float)
     runs["tokens_per_s"] = run_grid.tokens_per_s(runs, runs["step_ns"])
@@ -189,13 +194,15 @@ def _facts(frames: TokenCostData) -> dict[str, Any]:
 
 
 def _claims(frames: TokenCostData) -> list[Claim]:
-    case = [*CASE, "run_id"]
+    case = ["model", *CASE, "run_id"]
     pairs = frames.pairs if len(frames.pairs) else pd.DataFrame(columns=["gpu_name"])
     return [
-        Claim("gpus", pairs, facts=_compare_gpus),
-        Claim("cheapest", frames.cheapest[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
+        Claim(
+            "gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"num_others": _count_larger(rows, frames.steps)}
+        ),
+        Claim("prices", _select_prices(frames)[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
         *(
-            Claim(f"best_{name}", _select_precision(frames, name)[[*case, "mfu"]], facts=give_largest("mfu"))
+            Claim(f"best_{name}", _rank_models(frames, name)[[*case, "mfu"]], facts=give_largest("mfu"))
             for name in ("bf16", "fp32")
         ),
         Claim("budget", _select_budget(frames)[[*case, *BUDGET]], facts=_sum_budget),
@@ -223,8 +230,15 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
         "memory_gb": sheets[1].memory_gb if sheets else None,
         "sheet_compute": (min(peaks), max(peaks)) if peaks else None,
         "sheet_memory": sheets[1].memory_bandwidth / sheets[0].memory_bandwidth if sheets else None,
-        "models": [home_cases.name_model(*row) for row in zip(models["size"], models["num_parameters"])],
+        "models": [name_model_of(run) for run in models.to_dict("records")],
     }
+
+
+def _count_larger(pairs: pd.DataFrame, steps: pd.DataFrame) -> int:
+    """Count the models that are larger than those of the pairs, and were not measured on the cheaper GPU."""
+    on_cheaper = steps.loc[steps["gpu_name"].isin(pairs["gpu_name"]), "size"]
+    larger = steps[(steps["num_parameters"] > pairs["num_parameters"].max()) & ~steps["size"].isin(on_cheaper)]
+    return int(larger["size"].nunique())
 
 
 def _select_usual_batch(states: pd.DataFrame) -> pd.DataFrame:
@@ -242,19 +256,39 @@ def _select_budget(frames: TokenCostData) -> pd.DataFrame:
     return rows[rows["context_length"] == rows["context_length"].max()]
 
 
-def _select_precision(frames: TokenCostData, precision: str) -> pd.DataFrame:
-    """Steps of a precision with eager attention or at contexts where attention has few of the FLOPs: MFU counts scores
-    that the causal mask hides, and fused attention skips these."""
-    rows = frames.states.dropna(subset=["mfu"])
-    return rows[(rows["precision"] == precision) & (rows["context_length"] <= rows["d_model"])]
+def _select_longest(frames: TokenCostData) -> pd.DataFrame:
+    """The priced steps at the context of the budget, on the GPU with most steps."""
+    rows = _select_usual_batch(frames.states).dropna(subset=["cost"])
+    rows = rows[rows["context_length"] == _select_budget(frames)["context_length"].max()]
+    return rows[rows["gpu"] == rows["gpu"].mode().iloc[0]] if len(rows) else rows
+
+
+def _select_prices(frames: TokenCostData) -> pd.DataFrame:
+    """Those in the fastest state that several models have."""
+    rows = _select_longest(frames)
+    shared = rows.groupby("state")["size"].nunique().loc[lambda number: number > 1].index
+    fastest = [state for state in home_cases.STATES if state in shared][-1:]
+    return rows[rows["state"].isin(fastest)]
+
+
+def _rank_models(frames: TokenCostData, precision: str) -> pd.DataFrame:
+    """Of each model the step of a precision with the highest MFU, the highest first."""
+    rows = frames.steps[frames.steps["precision"] == precision].dropna(subset=["mfu"])
+    return rows.sort_values("mfu", ascending=False, kind="stable").drop_duplicates("size", ignore_index=True)
 
 
 def _sum_budget(rows: pd.DataFrame) -> dict[str, Any]:
-    return {name: span(rows[name]) for name in BUDGET}
+    context = int(rows["context_length"].max()) if len(rows) else 0
+    return {"context": context} | {name: span(rows[name]) for name in BUDGET}
 
 
 def _tables(frames: TokenCostData) -> list[Table]:
-    case = (*case_headings(CASE[:3], linked=False), Column("gpu", "GPU"), Column("state", "state"))
+    case = (
+        Column("model", "model"),
+        *case_headings(CASE[1:3], linked=False),
+        Column("gpu", "GPU"),
+        Column("state", "state"),
+    )
     others = [Column("others", "other than usual", "words", absent="none")] * int(frames.states["others"].ne("").any())
     parts = (Column(name, label, "share", absent="not profiled") for name, label in BUDGET.items() if name != "mfu")
     return [
@@ -281,7 +315,7 @@ def _tables(frames: TokenCostData) -> list[Table]:
                     Column(f"{name}{suffix}", f"{label}, {side}", kind)
                     for name, label, kind in (
                         ("step_ns", "step", "ms"),
-                        ("compute_ns", "matmuls, attention", "ms"),
+                        ("compute_ns", "compute", "ms"),
                         ("memory_ns", "other kernels", "ms"),
                         ("cost", "USD per 1M", "number"),
                     )
@@ -317,30 +351,30 @@ def _name_pair(pairs: pd.DataFrame) -> str:
 def _charts(frames: TokenCostData) -> list[Chart]:
     budget = _select_budget(frames)
     parts = pd.concat([budget.assign(scope=label, part=budget[name]) for name, label in BUDGET.items()])
-    title = (
-        f"At the longest context {format_percent_span(budget['mfu'])} of a step is work at the GPU's peak"
-        if len(budget)
-        else ""
-    )
-    options = {"order": [*BUDGET.values()], "by": ["size", "state"], "value": "part", "part_of": "the step"}
-    charts = [Chart("budget", "stacked_parts", title or "MFU budget", parts, options=options)]
-    usual = _select_usual_batch(frames.states)
-    longest = usual.dropna(subset=["cost"])
-    longest = longest[longest["context_length"] == budget["context_length"].max()] if len(budget) else longest.head(0)
-    by_size = ("millions", "million parameters (log scale)")
+    context = budget["context_length"].max()
+    title = f"Where a step at {context:,} tokens goes: MFU is work at peak" if len(budget) else "MFU budget"
+    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": "the step"}
+    charts = [
+        Chart(key, "stacked_parts", title, parts[parts["state"] == state], options=options, state=state)
+        for key, state in zip(BUDGETS, home_cases.STATES)
+    ]
+    longest = _select_longest(frames)
+    case = _name_first(longest, "; {context_length:,} tokens, batch {batch_size}, {gpu}")
+    by_size = ("millions", f"million parameters (log scale){case}")
     charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest, *by_size))
+    usual = _select_usual_batch(frames.states)
     middle = usual[usual["size"] == _choose_middle(usual)]
-    title = f"Tokens a second, by context{_name_first(middle, '{size}')}"
+    title = f"Tokens a second, by context{_name_first(middle, ' of {model}')}"
     charts.append(_draw_lines("tokens_by_context", "tokens_per_s", title, middle))
     batches = _select_batches(frames.states)
-    title = f"Tokens a second, by batch{_name_first(batches, '{size} at {context_length:,} tokens')}"
+    title = f"Tokens a second, by batch{_name_first(batches, ' of {model} at {context_length:,} tokens')}"
     by_batch = ("batch_size", "batch (log scale)")
     return [*charts, _draw_lines("tokens_by_batch", "tokens_per_s", title, batches, *by_batch)]
 
 
 def _name_first(rows: pd.DataFrame, name: str) -> str:
     """Name what all rows have in common, for a title; "" if there is no row. name: a format of columns."""
-    return f" of {name.format(**rows.iloc[0])}" if len(rows) else ""
+    return name.format(**rows.iloc[0]) if len(rows) else ""
 
 
 def _select_batches(states: pd.DataFrame) -> pd.DataFrame:

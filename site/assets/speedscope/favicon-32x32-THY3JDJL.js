@@ -1,2 +1,0 @@
-(()=>{var T="./favicon-32x32-3EB2YCUY.png";})();
-//# sourceMappingURL=favicon-32x32-THY3JDJL.js.map
