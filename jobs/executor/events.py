@@ -163,6 +163,7 @@ class Terminal:
         )
         self.lock = threading.Lock()
         self.stages: dict[str, str] = {}
+        self.unsaid: set[str] = set()  # runs whose last stage ended and that are about to be said finished
         self.estimate = Estimate({})
         self.num_stages = 0
         self.task: TaskID | None = None
@@ -176,7 +177,7 @@ class Terminal:
 
     @property
     def num_done(self) -> int:
-        return self.num_stages - len(self.estimate.open)
+        return self.num_stages - len(self.estimate.open) - len(self.unsaid)
 
     def left(self) -> str:
         return f"about {format_clock(self.estimate.remaining_s)} left{format_cost(self.meter.cost)}"
@@ -211,9 +212,12 @@ class Terminal:
             self.print_done(f"{run}  timed, {format_count(len(left), 'process')} to come  {wall_s:.1f} s")
         elif self.open_stages(run):
             self.print_done(f"{run}  timed  {wall_s:.1f} s")
+        else:
+            self.unsaid.add(run)
 
     def run_finished(self, run: str, status: str, detail: dict[str, Any] | None, wall_s: float) -> None:
         self.stages.pop(run, None)
+        self.unsaid.discard(run)
         for stage in self.open_stages(run):  # of a run that failed
             del self.estimate.open[stage]
         why = escape(f": {detail.get('phase', '')}: {detail['message']}") if detail else ""

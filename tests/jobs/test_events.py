@@ -151,6 +151,16 @@ def test_without_a_terminal_each_stage_is_a_plain_line(capsys, at):
     ]
 
 
+def test_runs_that_are_exported_side_by_side_are_counted_when_they_are_said(capsys):
+    emit = Terminal()
+    emit("sweep_started", runs=2, finished=0, timed=0, stages=2, predicted_s={run: {"nsys": 4.0} for run in "ab"})
+    for run in "ab":
+        emit("stage_finished", run=run, stage="nsys", collector="nsys", wall_s=4.0)
+    for run in "ab":
+        emit("run_finished", run=run, status="ok", detail=None, wall_s=4.0)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["[1/2]", "[2/2]"]
+
+
 def test_a_run_says_how_many_of_its_processes_are_to_come(capsys, at):
     emit = Terminal()
     predicted = {"a": {"timer": 6.0, "timer-1": 6.0, "timer-2": 6.0, "nsys": 4.0}}
