@@ -84,11 +84,11 @@ def _select_eager(rec: store.Recording) -> store.Recording:
 def write_tested(site: Site, measured: Path) -> None:
     """Write the pages of benchmarks, whose results are in the folder `measured`, of predictions, whose ledgers are next
     to it, of terms, and of commands and their output. Raises RecordingError."""
-    figures = {name: _figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
+    figures = {name: read_figures(measured / f"{name}.json") for name in ("job", "reader", "faults", "site")}
     site.write("report/benchmarks.md", "benchmarks.md", benchmarks.answer(**figures))
     folder = measured.parent / ledger.FOLDER
     predicted = ledger.compare_with_measured(ledger.read_all(folder), ledger.read_measured(folder))
-    scored = predictions.answer(_figures(measured / "parts.json"), predicted)
+    scored = predictions.answer(read_figures(measured / "parts.json"), predicted)
     of_scripts = replace(site, recording={})  # predictions are of scripts, of which no recording is published
     of_scripts.write(f"report/{predictions.SLUG}.md", "predictions.md", scored)
     site.write("report/glossary.md", "glossary.md", NOTHING)
@@ -124,6 +124,6 @@ def write_explore(
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", answer, losses=losses)
 
 
-def _figures(file: Path) -> dict[str, Any]:
+def read_figures(file: Path) -> dict[str, Any]:
     """What a benchmark wrote; nothing where it was not run."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

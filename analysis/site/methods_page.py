@@ -3,6 +3,7 @@ answers of telemetry and environment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,8 @@ from profiler_job.analysis.site.site_writer import Part, Site
 
 WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
+
+NO_REPETITION: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ def write_methods(
     checked: Answer,
     price: telemetry.Price | None,
     sections: Sequence[TrustSection] = (),
+    repeated: Mapping[str, Any] = NO_REPETITION,
 ) -> None:
     """Write the page, and those on environment and telemetry. sections: of other pages, which come first. checked: the
-    reconciliation."""
+    reconciliation. repeated: how far recordings on another machine are (site/data/benchmarks/repeated.json)."""
     measured_in = describe_conditions(rec)
     of_place = environment.answer(rec.runs, rec.manifest, rec.processes, rec.telemetry)
     site.write("report/environment.md", "environment.md", of_place)
@@ -68,6 +72,7 @@ def write_methods(
             for section in sections
         ],
         **_constants(rec, studies),
+        repeated=_summarize_repetition(repeated),
         **measured_in,
     )
 
@@ -101,6 +106,29 @@ def _summarize_spreads(every: Sequence[store.Recording]) -> dict[str, Any]:
         "by_turns": (spreads["by_turns"].median(), spreads["by_turns"].max()),
         "apart": (spreads["apart"].median(), spreads["apart"].max()),
         "gpus": sorted(names),
+    }
+
+
+def _summarize_repetition(repeated: Mapping[str, Any]) -> dict[str, Any]:
+    """How far ratios and kernel times were when sweeps were recorded again on another machine; {} if none was."""
+    if not repeated:
+        return {}
+    ratios = pd.DataFrame(repeated["ratios"])
+    kernels = pd.DataFrame(repeated["kernels"])
+    is_far = ~kernels["within"]
+    return {
+        "num_sweeps": len(repeated["recordings"]),
+        "gpus": sorted({each["gpu"] for each in repeated["recordings"]}),
+        "ratios": {
+            limit: {"within": int(rows["within"].sum()), "of": len(rows), "most": rows["away"].abs().max()}
+            for limit, rows in ratios.groupby("limit")
+        },
+        "num_ratios": len(ratios),
+        "num_meeting": int(ratios["do_meet"].sum()),
+        "on_hosts_of_two_speeds": int((~ratios["within"] & (ratios["is_one_speed"] == False)).sum()),  # noqa: E712
+        "kernels": {"within": int((~is_far).sum()), "of": len(kernels), "most": kernels["away"].abs().max()},
+        "most_power_w": kernels["power_w"].max(),
+        "power_of_far_w": kernels.loc[is_far, "power_w"].min() if is_far.any() else None,
     }
 
 

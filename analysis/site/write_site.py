@@ -37,8 +37,8 @@ from profiler_job.analysis.site.combine import (
 )
 from profiler_job.analysis.site.comparison_pages import assign_pages, list_counterparts, write_comparisons
 from profiler_job.analysis.site.home_page import find_opening_runs
-from profiler_job.analysis.site.list_pages import write_explore, write_lists, write_tested
-from profiler_job.analysis.site.methods_page import TrustSection, write_methods
+from profiler_job.analysis.site.list_pages import read_figures, write_explore, write_lists, write_tested
+from profiler_job.analysis.site.methods_page import NO_REPETITION, TrustSection, write_methods
 from profiler_job.analysis.site.page_context import RunPages, check_recording, identify_runs, make_site, name_folder
 from profiler_job.analysis.site.parallel_pages import Helper, Later, helping
 from profiler_job.analysis.site.question_pages import write_overview_of_script, write_questions, write_small_study
@@ -225,7 +225,7 @@ def _draft(
         helper.result()
     if is_script:
         tuned = write_tuned(make_site(rec, docs), measured.parent, price)
-        trusted: list[TrustSection] = []
+        trusted, repeated = list[TrustSection](), NO_REPETITION
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned, price)
     else:
         written = {question.letter: helper.result for question in small_studies}
@@ -244,7 +244,8 @@ def _draft(
             lambda: _take_runs(helper).screens,
         )
         write_tested(site, measured)
-    write_methods(site, rec, studies, checked, price, trusted)
+        repeated = read_figures(measured / "repeated.json")
+    write_methods(site, rec, studies, checked, price, trusted, repeated)
     write_lists(site, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
     if is_script and len(first := _take_runs(helper).first) == 1 and verdict:

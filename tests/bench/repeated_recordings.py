@@ -1,14 +1,15 @@
-"""Say how well a recording by turns repeats on another machine.
+"""Say how well recordings by turns repeat on another machine.
 
 profiler-job run --sweep trained_1 && profiler-job ingest results/trained_1 -o again/trained_1
-python -m tests.bench.repeated_recordings FIRST again/trained_1
+python -m tests.bench.repeated_recordings FIRST again/trained_1 [FIRST AGAIN ...] > repeated.json
 
-Two recordings of one sweep, FIRST the shipped one. Printed as JSON, a line for each two runs that took turns in both:
-the ratio in each, how far the second is from the first, and whether that is within 3%, or 6% where the CPU limits one
-of the runs in either recording. Such a ratio is one of hosts, too: their loop of plain Python in ms, in the processes
-that the ratio is of, and whether the slower one takes more than SLOW_HOST times as long; then the two are not compared
-at one speed, and are counted by themselves. Then a line a run: how far the kernel time of a profiled step is, and
-whether it is within 1.5%. At the end the sums. Recordings of two kinds of GPU are refused.
+Two recordings of each sweep, FIRST the shipped one. `ratios`, of each two runs that took turns in both: the ratio with
+its interval in each, whether the intervals meet, how far the second is from the first, and whether that is within 3%,
+or 6% where the CPU limits one of the runs in either recording. Such a ratio is one of hosts, too: their loop of plain
+Python in ms, in the processes that the ratio is of, and whether the slower one takes more than SLOW_HOST times as long;
+then the two are not compared at one speed, and are counted by themselves. `kernels`: how far the kernel time of each
+run's profiled step is, and whether it is within 1.5%; power_w is the largest that was read in either recording. `sums`
+counts both. Recordings of two kinds of GPU are refused.
 """
 
 import json
@@ -33,11 +34,17 @@ KERNELS_WITHIN = 0.015
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
+    folders = sys.argv[1:]
+    if not folders or len(folders) % 2:
         sys.exit(__doc__)
-    rows = list(judge(*(store.load(Path(folder)) for folder in sys.argv[1:])))
-    for row in [*rows, *add_up(rows)]:
-        print(json.dumps(row))
+    recordings, rows = [], []
+    for pair in zip(folders[::2], folders[1::2]):
+        first, second = (store.load(Path(folder)) for folder in pair)
+        rows += judge(first, second)
+        at = [str(rec.runs["started_at"].min()) for rec in (first, second)]
+        recordings.append({"sweep": Path(pair[0]).name, "gpu": str(first.runs["gpu_name"].iloc[0]), "started_at": at})
+    lists = {name: [row for row in rows if key in row] for name, key in (("ratios", "runs"), ("kernels", "run_id"))}
+    print(json.dumps({"recordings": recordings} | lists | {"sums": [*add_up(rows)]}, indent=1))
 
 
 def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
@@ -58,6 +65,8 @@ def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
             values = [ratio.times_as_fast for ratio in ratios]
             is_cpu = any(run_id in ids for run_id in pair for ids in limited)
             row = {"runs": pair, "limit": "the CPU" if is_cpu else "the GPU"} | hold(*values, WITHIN[is_cpu])
+            row |= {"intervals": [[round(ratio.low, 5), round(ratio.high, 5)] for ratio in ratios]}
+            row |= {"do_meet": max(ratio.low for ratio in ratios) <= min(ratio.high for ratio in ratios)}
             if is_cpu:
                 loops = [measure_loop(rec, of, pair) for rec, of in zip(both, rounds)]
                 row |= {"loops_ms": loops, "is_one_speed": max(loops) <= SLOW_HOST * min(loops)}
@@ -66,7 +75,8 @@ def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
         sys.exit("no two runs took turns in both recordings: there is no ratio to compare")
     times = [sum_kernels(rec) for rec in both]
     for run_id in sorted({*times[0]} & {*times[1]}):
-        yield {"run_id": run_id} | hold(times[0][run_id], times[1][run_id], KERNELS_WITHIN)
+        row = {"run_id": run_id} | hold(times[0][run_id], times[1][run_id], KERNELS_WITHIN)
+        yield row | {"power_w": round(max(find_power(rec, run_id) for rec in both))}
 
 
 def hold(first: float, second: float, most: float) -> dict[str, Any]:
@@ -91,6 +101,12 @@ def sum_kernels(rec: Recording) -> dict[str, float]:
     """Sum the kernel time (ns) of a profiled step of each run."""
     totals = kernel_time.kernel_totals(rec.kernels)
     return totals.groupby(totals["run_id"].astype(str))["time_ns"].sum().to_dict()
+
+
+def find_power(rec: Recording, run_id: str) -> float:
+    """Find the largest power (W) that was read while a run was measured."""
+    of_run = rec.telemetry["run_id"].astype(str) == run_id
+    return float(rec.telemetry.loc[of_run, "power_mw"].max()) / 1e3
 
 
 def add_up(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """How a recording by turns is compared with its repetition: with itself, and with mistakes planted in a copy."""
 
 import dataclasses
+import json
 
 import pytest
 
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.recording import store
+from profiler_job.analysis.site.methods_page import _summarize_repetition
 from tests.bench.repeated_recordings import add_up, judge
-from tests.shipped.recordings import locate
+from tests.shipped.recordings import DATA, locate
 
 LARGE = "large-ctx1024-bf16-sdpa-train_step-adamw_fused"
 COMPILED = "large-ctx1024-bf16-sdpa-train_step-compile_default-adamw_fused"
@@ -79,3 +81,15 @@ def test_a_gain_that_the_cpu_limits_says_if_it_was_measured_on_a_slow_host():
     assert slow["on_slow_host"][small, ("cuda_graphs",)] and slow["times_as_fast"][small, ("cuda_graphs",)] > 3
     assert not slow["on_slow_host"][small.replace("small", "xl"), ("compile",)], "the GPU limits both"
     assert not fast["on_slow_host"].any()
+
+
+def test_the_methods_page_counts_what_repeats():
+    """Rows of the shipped file: what is far is either at the card's power limit or from hosts of two speeds."""
+    repeated = json.loads((DATA / "benchmarks" / "repeated.json").read_text())
+    counted = _summarize_repetition(repeated)
+    assert counted["ratios"]["the GPU"] | {"most": None} == {"within": 6, "of": 7, "most": None}
+    assert counted["num_meeting"] == counted["num_ratios"] == 12
+    far = [row for row in repeated["ratios"] if not row["within"] and row["limit"] == "the CPU"]
+    assert len(far) == counted["on_hosts_of_two_speeds"] == 2
+    assert (counted["kernels"]["within"], counted["kernels"]["of"]) == (18, 21)
+    assert counted["power_of_far_w"] > 690 and _summarize_repetition({}) == {}
