@@ -65,10 +65,11 @@ class TunedScript:
     def start(self, name: str, asked_for: Literal["turns", "gate"] | None = None, **plan: Any) -> "FollowedProcess":
         """Start a process of the script. name: of its folder, which is made anew. asked_for: what of
         `jobs.follow.plan.Plan` its requests are; None if it gets none. Raises CannotStartError."""
-        folder = self.folder / name
+        folder = (self.folder / name).absolute()
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        fixed = {"out": str((folder / "noted").absolute()), "skip": self.skip, "steps": self.steps, "step": self.step}
+        (folder / "saved").mkdir(parents=True)
+        fixed = {"out": str(folder / "noted"), "skip": self.skip, "steps": self.steps, "step": self.step}
+        fixed["scratch"] = str(folder / "saved")
         requests = ScriptRequests() if asked_for else None
         if asked_for and requests:
             plan[asked_for] = str(requests.folder.path)
