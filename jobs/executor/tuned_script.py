@@ -26,6 +26,8 @@ POLL_S = 0.02
 MEMORY_FULL = "out of memory"
 LONGEST_MESSAGE = 200
 SWITCHED = "turns"
+SAVED = "saved"
+"""Folder for what a process of the script saves, which may be as large as its model and optimizer."""
 TOO_SHORT = "no error, but it takes too few steps to be measured: let it take 100 or more"
 
 
@@ -67,9 +69,9 @@ class TunedScript:
         `jobs.follow.plan.Plan` its requests are; None if it gets none. Raises CannotStartError."""
         folder = (self.folder / name).absolute()
         shutil.rmtree(folder, ignore_errors=True)
-        (folder / "saved").mkdir(parents=True)
+        (folder / SAVED).mkdir(parents=True)
         fixed = {"out": str(folder / "noted"), "skip": self.skip, "steps": self.steps, "step": self.step}
-        fixed["scratch"] = str(folder / "saved")
+        fixed["scratch"] = str(folder / SAVED)
         requests = ScriptRequests() if asked_for else None
         if asked_for and requests:
             plan[asked_for] = str(requests.folder.path)
@@ -124,6 +126,7 @@ class FollowedProcess:
         finally:
             if self.requests:
                 self.requests.remove()
+            shutil.rmtree(self.folder / SAVED, ignore_errors=True)
 
     def explain_end(self) -> VariantFailedError:
         """Return the error that says how the process ended."""

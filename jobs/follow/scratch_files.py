@@ -1,7 +1,7 @@
 """Keeps the files that a script had before as they were: variants that take turns train the same weights, and no
-checkpoint of these may take the place of a real one. Checkpoints, and what would overwrite a file, are written to a
-scratch folder, and read from there by all processes of the script. Nothing that was there is removed. Lines that are
-appended, and what libraries write without Python, go where the script has them.
+checkpoint of these may take the place of a real one. Checkpoints, and what would change a file, are written to a
+scratch folder, and read from there by all processes of the script. Nothing that was there is removed or moved. What
+libraries write without Python, but for safetensors, goes where the script has it.
 
 Loaded into other people's scripts, as `follow` is.
 """
@@ -45,14 +45,15 @@ class ScratchFiles:
 
     def __init__(self, folder: str, own: Iterable[str]):
         self.folder, self.own = folder, tuple(os.path.join(each, "") for each in own if each)
-        self.stat, self.unlink, self.replace, self.began = os.stat, os.unlink, os.replace, time()
-        self.left = set[str]()  # folders that the script has removed, and that are still there
+        self.stat, self.unlink, self.replace, self.symlink = os.stat, os.unlink, os.replace, os.symlink
+        self.began = time()
+        self.left = set[str]()  # folders that the script has removed or moved, and that are still there
 
     def begin(self) -> None:
         """Wrap what writes and removes files."""
-        for name, around in {"save": self.save, "load": self.read}.items():
-            wrap(torch.serialization, name, around)
-            setattr(torch, name, getattr(torch.serialization, name))
+        wrap(torch.serialization, "save", self.save)
+        wrap(torch.serialization, "load", self.read)
+        torch.save, torch.load = torch.serialization.save, torch.serialization.load
         with suppress(ImportError):
             package = import_module("safetensors")  # before others take its functions from it
             for holder in filter(None, (package, sys.modules.get("safetensors.torch"))):
@@ -60,8 +61,9 @@ class ScratchFiles:
                 wrap(holder, "safe_open", self.read)
         wrap(builtins, "open", self.open)
         setattr(io, "open", builtins.open)  # noqa: B010 mypy takes both for final
-        of_os = {"unlink": self.remove, "remove": self.remove, "rename": self.move, "replace": self.move}
-        for name, around in {**dict.fromkeys(READING, self.read), **of_os, "mkdir": self.make_folder}.items():
+        of_os: dict[str, Call] = {"unlink": self.remove, "remove": self.remove, "mkdir": self.make_folder}
+        of_os |= {"rename": self.move, "replace": self.move, "link": self.link, "symlink": self.link}
+        for name, around in {**dict.fromkeys(READING, self.read), **of_os}.items():
             plain = getattr(os, name)
             wrap(os, name, around)
             for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
@@ -82,12 +84,18 @@ class ScratchFiles:
         return file
 
     def is_old(self, file: Any) -> bool:
-        """Return whether a file was there before this process, and is the script's."""
+        """Return whether a file was there before this process, and not empty, and is the script's."""
         with suppress(OSError, ValueError, TypeError):
             about = self.stat(file)
-            if S_ISREG(about.st_mode) and about.st_ctime < self.began:
+            if S_ISREG(about.st_mode) and about.st_size and about.st_ctime < self.began:
                 return not os.path.abspath(os.fsdecode(file)).startswith(self.own)
         return False
+
+    def keep_folder(self, path: Any) -> bool:
+        """Return whether a folder stays, since it holds an old file, and note that it does."""
+        is_kept = any(self.is_old(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+        self.left |= {os.path.abspath(path)} if is_kept else set()
+        return is_kept
 
     def read(self, called: Call, *args: Any, **options: Any) -> Any:
         if args:
@@ -99,7 +107,7 @@ class ScratchFiles:
 
     def open(self, called: Call, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         kept = self.find(file, options)
-        if kept is file and "w" in mode and isinstance(file, PATHS) and not options.get("opener"):
+        if kept is file and {*mode} & {*"wa"} and isinstance(file, PATHS) and not options.get("opener"):
             kept = self.name_copy(file) if self.is_old(file) or os.fsdecode(file).endswith(ENDINGS) else file
         return called(kept, mode, *args, **options)
 
@@ -113,15 +121,25 @@ class ScratchFiles:
         if kept is not src:
             self.replace(kept, self.name_copy(dst))
         elif options or not (self.is_old(src) or self.is_old(dst)):
-            called(src, dst, **options)
+            if not self.keep_folder(src):
+                called(src, dst, **options)
         else:
             shutil.copyfile(src, self.name_copy(dst))
             self.remove(self.unlink, src)
 
+    def link(self, called: Call, src: Any, dst: Any, *args: Any, **options: Any) -> None:
+        folder = os.path.dirname(os.path.abspath(os.fsdecode(dst)))
+        target = os.path.join(folder, os.fsdecode(src)) if called.__name__ == "symlink" else src
+        kept = self.find(target, options)
+        if kept is target and not self.is_old(dst):
+            called(src, dst, *args, **options)
+            return
+        with suppress(FileNotFoundError):
+            self.unlink(self.name_copy(dst))
+        self.symlink(os.path.abspath(kept), self.name_copy(dst))
+
     def remove_folder(self, called: Call, path: Any, *args: Any, **options: Any) -> None:
-        if any(self.is_old(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names):
-            self.left.add(os.path.abspath(path))
-        else:
+        if not self.keep_folder(path):
             called(path, *args, **options)
 
     def make_folder(self, called: Call, path: Any, *args: Any, **options: Any) -> None:

@@ -94,6 +94,28 @@ check(torch.load("out/old.pt"))
 print("new", file=open("out/text.json", "w"), flush=True)
 assert open("out/text.json").read() == "new\\n"
 """,
+    "appended": """
+print("more", file=open("out/text.json", "a"), flush=True)
+print("lines", file=open("out/text.json", "a"), flush=True)
+assert open("out/text.json").read() == "more\\nlines\\n"
+""",
+    "folder_moved": "os.rename('out', 'before'); os.makedirs('out'); torch.save(new, 'out/old.pt')",
+    "linked": """
+for link in (os.symlink, os.link):
+    torch.save(new, "out/2.pt")
+    for name in ("out/latest.pt", "out/old.pt"):
+        if os.path.exists(name):
+            os.remove(name)
+        link("2.pt" if link is os.symlink else "out/2.pt", name)
+        check(torch.load(name))
+""",
+    "distributed_checkpoint": """
+import torch.distributed.checkpoint as dcp
+dcp.save(new, checkpoint_id="out/dcp")
+read = {"weight": torch.zeros(3)}
+dcp.load(read, checkpoint_id="out/dcp")
+check(read)
+""",
     "new_name": """
 torch.save(new, "out/first.pt")
 open("out/second.pt", "wb").close()
@@ -134,6 +156,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     Path("out").mkdir()
     lines = ["import torch; old = {'weight': torch.ones(3)}; torch.save(old, 'out/old.pt')"]
+    lines += ["import torch.distributed.checkpoint as dcp; dcp.save(old, checkpoint_id='out/dcp')"]
     lines += ["from safetensors.torch import save_file; save_file(old, 'out/old.safetensors')"]
     subprocess.run([sys.executable, "-c", "; ".join(lines)], check=True)
     Path("out/text.json").write_text("old")
