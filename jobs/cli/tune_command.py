@@ -21,6 +21,7 @@ from profiler_job.jobs.cli.measure_script import (
     SkippedSteps,
     check_command,
     hold_results,
+    is_python,
 )
 from profiler_job.jobs.cli.script_name import choose_default_name, find_source
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
@@ -47,7 +48,7 @@ from profiler_job.jobs.executor.larger_micro_batches import (
     choose_accumulation,
     find_edit_obstacle,
 )
-from profiler_job.jobs.executor.machine import read_driver_version
+from profiler_job.jobs.executor.machine import list_gpu_names, read_driver_version, read_torch_version
 from profiler_job.jobs.executor.nodes import find_node
 from profiler_job.jobs.executor.temporary import remove_abandoned
 from profiler_job.jobs.executor.tune_search import Search
@@ -303,7 +304,7 @@ def find_begun(
     skip: int,
     step: str,
 ) -> Tuning | None:
-    """Return the result of the same command, code, steps and driver to go on with; None if there is none. Ends the
+    """Return the result of the same command, code, steps and machine to go on with; None if there is none. Ends the
     program if the folder holds another thing."""
     try:
         begun = read_tuning(folder)
@@ -312,8 +313,7 @@ def find_begun(
     except ProfilerError as error:
         raise fail(f"{error}; choose another --name", ExitCode.USAGE) from None
     is_same = begun.command == tuple(command) and begun.asked == asked and begun.digests == digests
-    driver = read_driver_version() if begun.device_type == "cuda" else ""
-    if is_same and (other := begun.list_other(skip=skip, step=step, driver=driver)):
+    if is_same and (other := begun.list_other(skip=skip, step=step, **read_machine(begun))):
         err.print(f"tuned before, but {', '.join(other)}; the search begins anew", markup=False)
         return None
     return begun if is_same else None
@@ -327,6 +327,18 @@ def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[s
             for stale in folder.glob(f"*{TRACE_ENDING}"):
                 stale.unlink()
         write_tuning(folder, known)
+def read_machine(begun: Tuning) -> dict[str, str]:
+    """Read what of this machine a result may not be of; "" for what is not known, and for what does not matter to it: a
+    script that ran on the CPU of a machine with a GPU does so again."""
+    torch = read_torch_version(begun.command[0]) if is_python(begun.command[0]) else ""
+    names = list_gpu_names()
+    if not names or (begun.device_type != "cuda" and begun.driver):
+        return {"torch": torch}
+    is_same = any(begun.gpu_name == name or begun.gpu_name.startswith(f"{name} MIG ") for name in names)
+    known = {"gpu_name": begun.gpu_name if is_same else names[0], "torch": torch}
+    return known | ({"driver": read_driver_version()} if begun.device_type == "cuda" else {})
+
+
 
     save(tuning)
     remove_abandoned()
