@@ -73,6 +73,8 @@ WORKERS = "--workers="
 """Option of PATCH: the workers that a DataLoader was given."""
 ACCUMULATION = "--accumulation="
 """Option of PATCH: the larger micro-batches that are measured."""
+STARTED_BY = "--command="
+"""Option of PATCH: the command that started the script."""
 LOG = "log.txt"
 """File in the folder of a tuned script: what its processes printed."""
 PROCESSES = ".processes"
@@ -114,13 +116,13 @@ class ScriptEngine:
         self.ask({"kind": "trace", "variant": list(changes), "file": file, "by_module": by_module}, left_s)
 
     def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
-        wanted = choose_accumulation(facts, self.script.command)
+        wanted = choose_accumulation(facts)
         if isinstance(wanted, str):
             return wanted
         source = find_source(list(self.script.command))
-        made = ask_of_code("accumulate", source, write_accumulation(wanted))
+        made = ask_of_code("accumulate", source, write_accumulation(wanted), write_command(self.tuning))
         reason = made.get("error", made.get("reason", NO_FILE))
-        if reason or (made["texts"] and (reason := find_edit_obstacle(wanted.command, source))):
+        if reason or (made["texts"] and (reason := find_edit_obstacle(self.script.command, source))):
             return str(reason)
         given = {"command": made["command"], "script": source, "texts": made["texts"]}
         self.script = replace(self.script, larger=LargerMicroBatches(accumulation=wanted, **given))
@@ -266,6 +268,7 @@ def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
     """Name changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
     options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
+    options += [write_command(tuning)]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *changes]
 
@@ -273,6 +276,11 @@ def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
 def write_accumulation(accumulation: Accumulation) -> str:
     """Return the option of PATCH with larger micro-batches."""
     return f"{ACCUMULATION}{accumulation.model_dump_json()}"
+
+
+def write_command(tuning: Tuning) -> str:
+    """Return the option of PATCH with the command of the script."""
+    return f"{STARTED_BY}{json.dumps(tuning.command)}"
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:
@@ -319,14 +327,6 @@ def find_begun(
     return begun if is_same else None
 
 
-def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:
-    """Search, and write the result after each candidate. show: prints a line of progress."""
-
-    def save(known: Tuning) -> None:
-        if known.base is None:
-            for stale in folder.glob(f"*{TRACE_ENDING}"):
-                stale.unlink()
-        write_tuning(folder, known)
 def read_machine(begun: Tuning) -> dict[str, str]:
     """Read what of this machine a result may not be of; "" for what is not known, and for what does not matter to it: a
     script that ran on the CPU of a machine with a GPU does so again."""
@@ -339,6 +339,14 @@ def read_machine(begun: Tuning) -> dict[str, str]:
     return known | ({"driver": read_driver_version()} if begun.device_type == "cuda" else {})
 
 
+def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:
+    """Search, and write the result after each candidate. show: prints a line of progress."""
+
+    def save(known: Tuning) -> None:
+        if known.base is None:
+            for stale in folder.glob(f"*{TRACE_ENDING}"):
+                stale.unlink()
+        write_tuning(folder, known)
 
     save(tuning)
     remove_abandoned()
