@@ -250,7 +250,8 @@ def finish(tuning: Tuning, folder: Path, price: float | None, form: Form, writes
 def write_patch(tuning: Tuning, folder: Path) -> None:
     """Write the patch into the script, and note it; end the program if that cannot be."""
     if tuning.winner is None or tuning.patch is None or not tuning.patch.diff:
-        err.print("there is no patch to write", style="yellow")
+        is_by_hand = tuning.patch is not None and tuning.patch.to_write
+        err.print("no file changes: see what to write" if is_by_hand else "there is no patch to write", style="yellow")
         return
     if tuning.patch.written:
         err.print(f"written before: {', '.join(tuning.patch.written)}", style="yellow", markup=False)
