@@ -41,8 +41,8 @@ def read_driver_version() -> str:
 
 
 def list_gpu_names() -> list[str]:
-    """List the names of the GPUs that this process may use; [] without a driver. PyTorch's name of a part of one goes on
-    with ` MIG `."""
+    """List the names of the GPUs that this process may use; [] without a driver. PyTorch's name of a part of one begins
+    with its name and ` MIG `."""
     import pynvml
 
     from profiler_job.jobs.executor.visible_gpus import open_visible_handles

@@ -69,7 +69,7 @@ class TunedScript:
         `jobs.follow.plan.Plan` its requests are; None if it gets none. Raises CannotStartError."""
         folder = (self.folder / name).absolute()
         shutil.rmtree(folder, ignore_errors=True)
-        (folder / SAVED).mkdir(parents=True)
+        folder.mkdir(parents=True)
         fixed = {"out": str(folder / "noted"), "skip": self.skip, "steps": self.steps, "step": self.step}
         fixed["scratch"] = str(folder / SAVED)
         requests = ScriptRequests() if asked_for else None

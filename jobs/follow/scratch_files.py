@@ -40,13 +40,13 @@ Call = Callable[..., Any]
 
 
 class ScratchFiles:
-    """folder: for what the script saves, which is there. own: folders of this program, whose files are written as
-    ever."""
+    """folder: for what the script saves; it is made for the first file. own: folders of this program, whose files are
+    written as ever."""
 
     def __init__(self, folder: str, own: Iterable[str]):
         self.folder, self.own = folder, tuple(os.path.join(each, "") for each in own if each)
         self.stat, self.unlink, self.replace, self.symlink = os.stat, os.unlink, os.replace, os.symlink
-        self.began = time()
+        self.mkdir, self.began = os.mkdir, time()
         self.left = set[str]()  # folders that the script has removed or moved, and that are still there
 
     def begin(self) -> None:
@@ -75,10 +75,17 @@ class ScratchFiles:
         path = os.path.abspath(os.fsdecode(file))
         return os.path.join(self.folder, sha256(os.fsencode(path)).hexdigest())
 
+    def make_copy(self, file: Any) -> str:
+        """Return the name of a scratch copy that is to be written."""
+        with suppress(FileExistsError):
+            self.mkdir(self.folder)
+        return self.name_copy(file)
+
     def find(self, file: Any, options: dict[str, Any]) -> Any:
         """Return the scratch copy of a file if there is one; else what was given, which may also be an open file."""
         if isinstance(file, PATHS) and not any(options.get(name) for name in ("dir_fd", "opener")):
             with suppress(OSError, ValueError):
+                self.stat(self.folder)  # until something is saved, that is all
                 self.stat(copy := self.name_copy(file))
                 return copy
         return file
@@ -103,12 +110,12 @@ class ScratchFiles:
         return called(**{name: self.find(value, options) for name, value in options.items()})
 
     def save(self, called: Call, obj: Any, f: Any, *args: Any, **options: Any) -> Any:
-        return called(obj, self.name_copy(f) if isinstance(f, PATHS) else f, *args, **options)
+        return called(obj, self.make_copy(f) if isinstance(f, PATHS) else f, *args, **options)
 
     def open(self, called: Call, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         kept = self.find(file, options)
         if kept is file and {*mode} & {*"wa"} and isinstance(file, PATHS) and not options.get("opener"):
-            kept = self.name_copy(file) if self.is_old(file) or os.fsdecode(file).endswith(ENDINGS) else file
+            kept = self.make_copy(file) if self.is_old(file) or os.fsdecode(file).endswith(ENDINGS) else file
         return called(kept, mode, *args, **options)
 
     def remove(self, called: Call, path: Any, **options: Any) -> None:
@@ -119,12 +126,12 @@ class ScratchFiles:
     def move(self, called: Call, src: Any, dst: Any, **options: Any) -> None:
         kept = self.find(src, options)
         if kept is not src:
-            self.replace(kept, self.name_copy(dst))
+            self.replace(kept, self.make_copy(dst))
         elif options or not (self.is_old(src) or self.is_old(dst)):
             if not self.keep_folder(src):
                 called(src, dst, **options)
         else:
-            shutil.copyfile(src, self.name_copy(dst))
+            shutil.copyfile(src, self.make_copy(dst))
             self.remove(self.unlink, src)
 
     def link(self, called: Call, src: Any, dst: Any, *args: Any, **options: Any) -> None:
@@ -135,8 +142,8 @@ class ScratchFiles:
             called(src, dst, *args, **options)
             return
         with suppress(FileNotFoundError):
-            self.unlink(self.name_copy(dst))
-        self.symlink(os.path.abspath(kept), self.name_copy(dst))
+            self.unlink(self.make_copy(dst))
+        self.symlink(os.path.abspath(kept), self.make_copy(dst))
 
     def remove_folder(self, called: Call, path: Any, *args: Any, **options: Any) -> None:
         if not self.keep_folder(path):
