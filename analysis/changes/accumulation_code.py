@@ -3,7 +3,6 @@ numbers in its code."""
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +16,6 @@ ELSEWHERE = re.compile(r"(^|_)(val|eval|test|num_batch|n_batch)", re.IGNORECASE)
 """In names, and in what they are used for: a batch that is not trained."""
 CONFIGURATOR = "configurator.py"
 """A file that sets global names of the script that runs it, as `--name=value` in the command."""
-COMMAND = "the command sets it"
 LARGEST = 10**9
 
 
@@ -41,7 +39,7 @@ class NewNumbers:
 
 def find_numbers(program: Program, wanted: Accumulation) -> NewNumbers:
     """Find what to change for larger micro-batches. One of the two numbers may follow from the other."""
-    command, edits, num_set, reasons = list(wanted.command), [], 0, []
+    command, edits, num_set, reasons = list(program.command), [], 0, []
     for what, pattern, before, after in (
         ("the samples of a micro-batch", ROWS, wanted.rows, wanted.rows * wanted.factor),
         ("the micro-batches of a step", PASSES, wanted.num_passes, wanted.num_passes // wanted.factor),
@@ -75,8 +73,7 @@ def find_edits(program: Program) -> FoundEdits:
     new = find_numbers(program, wanted)
     if new.reason:
         return FoundEdits(to_write=(LineToWrite(program.script.name, 0, describe_numbers(wanted), new.reason),))
-    line = LineToWrite(program.script.name, 0, shlex.join(new.command), COMMAND)
-    return FoundEdits(edits=new.edits, to_write=(line,) if new.command != wanted.command else ())
+    return FoundEdits(edits=new.edits, command=new.command if new.command != program.command else ())
 
 
 def describe_numbers(wanted: Accumulation) -> str:

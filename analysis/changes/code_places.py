@@ -12,7 +12,7 @@ from profiler_job.analysis.changes.script_code import (
     Suite,
     find_argument,
 )
-from profiler_job.analysis.changes.training_step import list_targets
+from profiler_job.analysis.changes.training_step import is_wrapper, list_targets
 
 TORCH = "torch"
 SETTINGS = ("set_float32_matmul_precision", "backends")
@@ -208,28 +208,31 @@ def _set_on_command_line(program: Program, options: Mapping[str, tuple[str, str]
     return None
 
 
-def find_creation(file: SourceFile, model: str, before: ast.AST) -> ast.stmt | None:
+def find_creation(file: SourceFile, model: str, before: ast.AST, is_wrapped: bool = True) -> ast.stmt | None:
     """Find the statement after which a model is complete: the last one that assigns it, in one suite with the others,
-    and before loops. before: a node of its use, in whose function it is looked for first. None if nothing assigns it,
-    or if an assignment shares no suite with the first one."""
+    and before loops. before: a node of its use, in whose function it is looked for first. is_wrapped: whether it may be
+    in a wrapper by then, which has other attributes. None if nothing assigns it, or if an assignment shares no suite
+    with the first one."""
     function = file.find_function(before)
     while True:
         suite = getattr(function, "body", None)
-        if isinstance(suite, list) and (assignment := _find_last_assignment(file, suite, model, function)):
+        if isinstance(suite, list) and (assignment := _find_last_assignment(file, suite, model, function, is_wrapped)):
             return assignment
         if isinstance(function, ast.Module):
             break
         function = file.find_function(function)
     for other in file.find_all(ast.FunctionDef):
-        if assignment := _find_last_assignment(file, other.body, model, other):
+        if assignment := _find_last_assignment(file, other.body, model, other, is_wrapped):
             return assignment
     return None
 
 
-def _find_last_assignment(file: SourceFile, suite: Suite, model: str, function: ast.AST) -> ast.stmt | None:
+def _find_last_assignment(
+    file: SourceFile, suite: Suite, model: str, function: ast.AST, is_wrapped: bool
+) -> ast.stmt | None:
     """Find the last statement that assigns a model in a suite before the first loop that does not assign it, or in the
     suite of the only statement that holds its assignments."""
-    holders = [statement for statement in suite if _assigns(file, statement, model, function)]
+    holders = [statement for statement in suite if _assigns(file, statement, model, function, is_wrapped)]
     if not holders:
         return None
     last = holders[0]
@@ -241,7 +244,8 @@ def _find_last_assignment(file: SourceFile, suite: Suite, model: str, function: 
     inner = [body for name in ("body", "orelse") if isinstance(body := getattr(last, name, None), list)]
     is_loop = isinstance(last, ast.For | ast.While | ast.With | ast.Try) or _is_main(last)
     if last is holders[0] and is_loop and inner:
-        return next(filter(None, (_find_last_assignment(file, body, model, function) for body in inner)), None)
+        assignments = (_find_last_assignment(file, body, model, function, is_wrapped) for body in inner)
+        return next(filter(None, assignments), None)
     return last
 
 
@@ -249,13 +253,14 @@ def _is_main(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
-def _assigns(file: SourceFile, statement: ast.stmt, model: str, function: ast.AST) -> bool:
-    """Whether a statement assigns a model in this function, and something else than None."""
+def _assigns(file: SourceFile, statement: ast.stmt, model: str, function: ast.AST, is_wrapped: bool) -> bool:
+    """Whether a statement assigns a model in this function, and something else than None, or than a wrapper."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return False
     for node in ast.walk(statement):
         if isinstance(node, ast.Assign | ast.AnnAssign) and model in list_targets(node):
             is_none = isinstance(node.value, ast.Constant) and node.value.value is None
-            if not is_none and file.find_function(node) is function:
+            is_other = is_none or (not is_wrapped and node.value is not None and is_wrapper(file, node.value))
+            if not is_other and file.find_function(node) is function:
                 return True
     return False

@@ -1,7 +1,9 @@
 """Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing."""
 
 import ast
+from collections.abc import Iterator
 
+from profiler_job.analysis.changes.accumulation_code import list_named
 from profiler_job.analysis.changes.code_places import (
     NO_LINE,
     PASSED_ON,
@@ -11,6 +13,7 @@ from profiler_job.analysis.changes.code_places import (
     set_trainer,
 )
 from profiler_job.analysis.changes.script_code import (
+    FUNCTIONS,
     Edit,
     FoundEdits,
     LineToWrite,
@@ -19,6 +22,7 @@ from profiler_job.analysis.changes.script_code import (
     do_overlap,
     find_argument,
 )
+from profiler_job.analysis.changes.switch_code import switch_all
 from profiler_job.analysis.changes.training_step import (
     TrainingStep,
     find_context,
@@ -174,13 +178,13 @@ def compile_models(program: Program, options: str = "") -> FoundEdits:
 def compile_blocks(program: Program, code: str) -> FoundEdits:
     """Compile each block that a model repeats, if one list of modules in the class of the model holds them. code: what
     to write if not."""
-    if present := find_compilation(program):
-        return present
+    if (compiled := find_compilation(program)) and compiled.present:
+        return compiled
     edits: list[Edit] = []
     to_write = []
     for step in find_training_steps(program):
         for model in step.models:
-            file, after = step.file, find_creation(step.file, model, step.backward)
+            file, after = step.file, find_creation(step.file, model, step.backward, is_wrapped=False)
             blocks = _find_blocks(program, step.file, model)
             edit = (
                 file.insert_after(after, f"for block in {model}.{blocks}:", f"{file.indent}block.compile()")
@@ -198,7 +202,7 @@ def compile_blocks(program: Program, code: str) -> FoundEdits:
 
 def _find_blocks(program: Program, file: SourceFile, model: str) -> str:
     """Find the attribute of a model with the blocks that it repeats: the only list of modules of its class that a loop
-    fills; "" if there is none, or several."""
+    fills, which may be in a ModuleDict; "" if there is none, or several."""
     made = [
         call.func
         for call in file.find_all(ast.Call)
@@ -211,7 +215,7 @@ def _find_blocks(program: Program, file: SourceFile, model: str) -> str:
         for other in program.files
         for node in other.find_all(ast.ClassDef)
         if node.name in classes
-        for target, value in list_assignments(node)
+        for target, value in _list_parts(node)
         if target.startswith("self.")
         and isinstance(value, ast.Call)
         and other.resolve(value.func).endswith(".ModuleList")
@@ -219,6 +223,14 @@ def _find_blocks(program: Program, file: SourceFile, model: str) -> str:
         and isinstance(value.args[0], ast.ListComp | ast.GeneratorExp)
     ]
     return lists[0] if len(lists) == 1 else ""
+
+
+def _list_parts(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what a class assigns, with what it puts into a ModuleDict, by dotted names."""
+    for target, value in list_assignments(node):
+        yield target, value
+        if isinstance(value, ast.Call) and value.args and ast.unparse(value.func).endswith("ModuleDict"):
+            yield from ((f"{target}.{name}", part) for name, part in list_named(value.args[0]))
 
 
 def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt | None]:
@@ -229,31 +241,51 @@ def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt 
 
 
 def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
-    """Find where a script compiles a model already: present, or a line to write if a condition decides, and it is not
-    known to be met. options: one argument, which is added to the call if it has none of that name."""
+    """Find where a script compiles a model already: present, or what switches it on if conditions decide, or a line to
+    write if that is not known. None if it compiles none. options: one argument, which is added to the call if it has
+    none of that name."""
+    compilations = [(file, call, _list_conditions(file, call)) for file, call in _find_compilations(program)]
+    if program.is_compiled:
+        compilations = [(file, call, []) for file, call, _ in compilations]
+    if not compilations:
+        return None
+    file, call, tests = min(compilations, key=lambda each: len(each[2]))
     name, _, value = options.partition("=")
-    for file, call in program.find_all_calls():
-        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
-        if file.resolve(call.func) != "torch.compile" and not is_method:
-            continue
-        if is_method and file.resolve(call.func).startswith("re."):
-            continue
-        edit = file.set_keyword(call, name, value) if name and find_argument(call, name) is None else None
-        edits = (edit,) if edit else ()
-        node: ast.AST = file.find_statement(call)
-        while not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
-            node = file.parents[node]
-            if program.is_compiled:
-                continue
-            if isinstance(node, ast.If) and "__name__" not in ast.unparse(node.test):
-                where = "in the patch" if edits else "already written"
-                why = f"{where}, below `if {ast.unparse(node.test)}`: make it so"
-                code = ast.unparse(call)
-                code = f"{code[:-1]}{', ' * bool(call.args or call.keywords)}{options})" if edits else code
-                line = LineToWrite(file.name, call.lineno, code, why)
-                return FoundEdits(edits=edits, to_write=(line,))
+    edit = file.set_keyword(call, name, value) if name and find_argument(call, name) is None else None
+    edits = (edit,) if edit else ()
+    if not tests:
         return FoundEdits(edits=edits, present="" if edits else file.name_place(call))
-    return None
+    if made := switch_all(program, [(file, test, wanted) for test, wanted in tests]):
+        return FoundEdits(edits=(*edits, *made.edits), command=made.command)
+    where = "in the patch" if edits else "already written"
+    test, wanted = tests[0]
+    why = f"{where}, below `if {ast.unparse(test)}`{'' if wanted else ' ... else'}: make it so"
+    code = ast.unparse(call)
+    code = f"{code[:-1]}{', ' * bool(call.args or call.keywords)}{options})" if edits else code
+    return FoundEdits(edits=edits, to_write=(LineToWrite(file.name, call.lineno, code, why),))
+
+
+def _find_compilations(program: Program) -> Iterator[tuple[SourceFile, ast.Call]]:
+    """Yield the calls that compile a model."""
+    for file, call in program.find_all_calls():
+        name = file.resolve(call.func)
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "compile" and not call.args
+        if name == "torch.compile" or (is_method and not name.startswith("re.")):
+            yield file, call
+
+
+def _list_conditions(file: SourceFile, call: ast.Call) -> list[tuple[ast.expr, bool]]:
+    """List the conditions below which a call is in its function, and whether each has to be true; the innermost
+    first."""
+    conditions = []
+    node: ast.AST = call
+    while not isinstance(node, (*FUNCTIONS, ast.Module)):
+        inner, node = node, file.parents[node]
+        if not isinstance(node, ast.If | ast.IfExp) or inner is node.test or "__name__" in ast.unparse(node.test):
+            continue
+        is_true = inner in node.body if isinstance(node, ast.If) else inner is node.body
+        conditions.append((node.test, is_true))
+    return conditions
 
 
 def set_attention(program: Program, code: str) -> FoundEdits:

@@ -4,15 +4,16 @@
     python -m profiler_job.analysis.changes.patch make FOLDER SCRIPT [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch edit FOLDER SCRIPT [OPTION...] CHANGE...
     python -m profiler_job.analysis.changes.patch write FOLDER SCRIPT KEPT DIGESTS [OPTION...] CHANGE...
-    python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON
+    python -m profiler_job.analysis.changes.patch accumulate FOLDER SCRIPT --accumulation=JSON --command=JSON
 
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
 was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --workers=N, that a
 DataLoader was given; --compiled, if it was seen to compile its model itself; --accumulation=JSON, the larger
-micro-batches that are measured, a `contract.tuning.Accumulation`. `edit` answers with `is_full`, the `texts` of
-files that the patch changes, by whole path, its `command` if that is another one, and their `digest`; `accumulate` with
-the `command` and such `texts` that give the script larger micro-batches, or with the `reason` why there are none.
+micro-batches that are measured, a `contract.tuning.Accumulation`; --command=JSON, the command that started it. `edit`
+answers with `is_full`, the `texts` of files that the patch changes, by whole path, its `command` if that is another
+one, and their `digest`; `accumulate` with the `command` and such `texts` that give the script larger micro-batches, or
+with the `reason` why there are none.
 """
 
 import difflib
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from profiler_job.analysis.changes import find_edits, write_code
-from profiler_job.analysis.changes.accumulation_code import COMMAND, edit_texts, find_numbers
+from profiler_job.analysis.changes.accumulation_code import edit_texts, find_numbers
 from profiler_job.analysis.changes.script_code import (
     LineToWrite,
     Program,
@@ -42,29 +43,28 @@ COMPILED = "--compiled"
 DEVICE = "--device"
 WORKERS = "--workers"
 ACCUMULATION = "--accumulation"
+STARTED_BY = "--command"
+COMMAND = "the command sets it"
+"""Why a patch leaves the command to the user."""
 BY_HAND = "no edit of the code is known for it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
     """What makes some changes in a script. diff: a unified diff; "" if no file changes. files: the new text of each
-    file that does. to_write: lines for the user, by change. present: where the script has a change already."""
+    file that does. to_write: lines for the user, by change. present: where the script has a change already. command:
+    that starts the script then; () if it stays as it is."""
 
     diff: str
     files: Mapping[str, SourceFile]
     to_write: Mapping[str, tuple[LineToWrite, ...]]
     present: Mapping[str, str]
+    command: tuple[str, ...] = ()
 
     @property
     def is_full(self) -> bool:
         """Whether nothing is left to write but the command."""
         return all(line.reason == COMMAND for lines in self.to_write.values() for line in lines)
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The command that is to be written; () if it stays as it is."""
-        lines = [line.code for lines in self.to_write.values() for line in lines if line.reason == COMMAND]
-        return tuple(shlex.split(lines[0])) if lines else ()
 
     @property
     def digest(self) -> str:
@@ -76,13 +76,13 @@ class Patch:
 def make_patch(program: Program, changes: Sequence[str]) -> Patch:
     """Make the patch for changes, one after the other. A change whose edits leave code that is not valid Python, or
     that would be edited again, is left to the user. Raises ScriptCodeError."""
-    before, to_write, present = program, {}, {}
+    before, to_write, present, of_command = program, {}, {}, ""
     for name in changes:
         made = find_edits(name, program)
         left = made.to_write
-        if made.edits:
+        if made.edits or made.command:
             try:
-                changed = program.apply(made.edits)
+                changed = replace(program.apply(made.edits), command=made.command or program.command)
                 again = find_edits(name, changed)
             except ScriptCodeError:
                 left = _leave(name, program)
@@ -90,17 +90,21 @@ def make_patch(program: Program, changes: Sequence[str]) -> Patch:
                 if again.edits:
                     left = _leave(name, program)
                 else:
-                    program = changed
+                    program, of_command = changed, name if made.command else of_command
         elif made.present:
             present[name] = made.present
         elif not left:
             left = _leave(name, program)
         if left:
             to_write[name] = _find_lines_before(name, before, left)
+    command = program.command if of_command else ()
+    if command:
+        line = LineToWrite(program.script.name, 0, shlex.join(command), COMMAND)
+        to_write[of_command] = (*to_write.get(of_command, ()), line)
     old = {file.name: file for file in before.files}
     files = {file.name: file for file in program.files if file.text != old[file.name].text}
     diff = "".join(_compare(old[name], file) for name, file in files.items())
-    return Patch(diff=diff, files=files, to_write=to_write, present=present)
+    return Patch(diff=diff, files=files, to_write=to_write, present=present, command=command)
 
 
 def _leave(name: str, program: Program) -> tuple[LineToWrite, ...]:
@@ -180,6 +184,8 @@ def take_option(program: Program, option: str, value: str = "") -> Program:
         return replace(program, num_workers=int(value))
     if option == ACCUMULATION:
         return replace(program, accumulation=Accumulation.model_validate_json(value))
+    if option == STARTED_BY:
+        return replace(program, command=tuple(json.loads(value)))
     assert option == COMPILED
     return replace(program, is_compiled=True)
 

@@ -69,9 +69,11 @@ class LineToWrite(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class FoundEdits:
     """What makes a change in a script. present: where the script has it already, as `file:line`. to_write: what no edit
-    can do. With none of the three the change has no place in the code."""
+    can do. command: that starts the script then; () if it stays as it is. With none of the four the change has no place
+    in the code."""
 
     edits: tuple[Edit, ...] = ()
+    command: tuple[str, ...] = ()
     present: str = ""
     to_write: tuple[LineToWrite, ...] = ()
 
@@ -338,12 +340,14 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 @dataclass(frozen=True)
 class Program:
     """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
-    as it was measured. accumulation: the larger micro-batches that were measured; None if none were.
+    as it was measured. accumulation: the larger micro-batches that were measured; None if none were. command: that
+    starts it; () if it is not known.
     device_type: on which it ran, as `torch.autocast` takes it. num_workers: that a DataLoader was given."""
 
     files: tuple[SourceFile, ...]
     is_compiled: bool = False
     accumulation: Accumulation | None = None
+    command: tuple[str, ...] = ()
     device_type: str = "cuda"
     num_workers: int = 4
 

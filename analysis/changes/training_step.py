@@ -101,6 +101,11 @@ def is_plain(expression: ast.expr) -> bool:
     return isinstance(expression, ast.Name)
 
 
+def is_wrapper(file: SourceFile, value: ast.expr) -> bool:
+    """Whether a value is a model in a wrapper."""
+    return isinstance(value, ast.Call) and file.resolve(value.func).rpartition(".")[2] in WRAPPERS
+
+
 def list_assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield targets and values of assignments to names and attributes, pair by pair."""
     for node in ast.walk(tree):

@@ -62,7 +62,7 @@ def check_command(command: list[str]) -> None:
 def find_hiding_option(command: list[str]) -> str | None:
     """Return the word before the script that gives -I or -E to Python, alone or among others (-uE), which then ignores
     PYTHONPATH. None without one, and for programs other than Python."""
-    words = iter(command[1:] if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) else [])
+    words = iter(command[1:] if is_python(command[0]) else [])
     for word in words:
         options = re.match(r"-([^cmWX]*)([cmWX]?)(.*)", word)
         if options and re.search("[EI]", options[1]):
@@ -72,6 +72,10 @@ def find_hiding_option(command: list[str]) -> str | None:
         if options[2] and not options[3]:
             next(words, None)
     return None
+
+
+def is_python(program: str) -> bool:
+    return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
 
 
 def check_name(name: str, results: Path) -> None:

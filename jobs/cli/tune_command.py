@@ -21,6 +21,7 @@ from profiler_job.jobs.cli.measure_script import (
     SkippedSteps,
     check_command,
     hold_results,
+    is_python,
 )
 from profiler_job.jobs.cli.script_name import choose_default_name, find_source
 from profiler_job.jobs.cli.sweep_options import ResultsFolder
@@ -47,7 +48,7 @@ from profiler_job.jobs.executor.larger_micro_batches import (
     choose_accumulation,
     find_edit_obstacle,
 )
-from profiler_job.jobs.executor.machine import read_driver_version
+from profiler_job.jobs.executor.machine import list_gpu_names, read_driver_version, read_torch_version
 from profiler_job.jobs.executor.nodes import find_node
 from profiler_job.jobs.executor.temporary import remove_abandoned
 from profiler_job.jobs.executor.tune_search import Search
@@ -72,6 +73,8 @@ WORKERS = "--workers="
 """Option of PATCH: the workers that a DataLoader was given."""
 ACCUMULATION = "--accumulation="
 """Option of PATCH: the larger micro-batches that are measured."""
+STARTED_BY = "--command="
+"""Option of PATCH: the command that started the script."""
 LOG = "log.txt"
 """File in the folder of a tuned script: what its processes printed."""
 PROCESSES = ".processes"
@@ -113,13 +116,13 @@ class ScriptEngine:
         self.ask({"kind": "trace", "variant": list(changes), "file": file, "by_module": by_module}, left_s)
 
     def prepare_accumulation(self, facts: Mapping[str, Any]) -> Accumulation | str:
-        wanted = choose_accumulation(facts, self.script.command)
+        wanted = choose_accumulation(facts)
         if isinstance(wanted, str):
             return wanted
         source = find_source(list(self.script.command))
-        made = ask_of_code("accumulate", source, write_accumulation(wanted))
+        made = ask_of_code("accumulate", source, write_accumulation(wanted), write_command(self.tuning))
         reason = made.get("error", made.get("reason", NO_FILE))
-        if reason or (made["texts"] and (reason := find_edit_obstacle(wanted.command, source))):
+        if reason or (made["texts"] and (reason := find_edit_obstacle(self.script.command, source))):
             return str(reason)
         given = {"command": made["command"], "script": source, "texts": made["texts"]}
         self.script = replace(self.script, larger=LargerMicroBatches(accumulation=wanted, **given))
@@ -247,7 +250,8 @@ def finish(tuning: Tuning, folder: Path, price: float | None, form: Form, writes
 def write_patch(tuning: Tuning, folder: Path) -> None:
     """Write the patch into the script, and note it; end the program if that cannot be."""
     if tuning.winner is None or tuning.patch is None or not tuning.patch.diff:
-        err.print("there is no patch to write", style="yellow")
+        is_by_hand = tuning.patch is not None and tuning.patch.to_write
+        err.print("no file changes: see what to write" if is_by_hand else "there is no patch to write", style="yellow")
         return
     if tuning.patch.written:
         err.print(f"written before: {', '.join(tuning.patch.written)}", style="yellow", markup=False)
@@ -265,6 +269,7 @@ def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
     """Name changes for the module that makes patches."""
     is_compiled = tuning.base is not None and tuning.base.is_compiled
     options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
+    options += [write_command(tuning)]
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *changes]
 
@@ -272,6 +277,11 @@ def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
 def write_accumulation(accumulation: Accumulation) -> str:
     """Return the option of PATCH with larger micro-batches."""
     return f"{ACCUMULATION}{accumulation.model_dump_json()}"
+
+
+def write_command(tuning: Tuning) -> str:
+    """Return the option of PATCH with the command of the script."""
+    return f"{STARTED_BY}{json.dumps(tuning.command)}"
 
 
 def ask_of_code(task: str, script: str, *arguments: str) -> dict[str, Any]:
@@ -303,7 +313,7 @@ def find_begun(
     skip: int,
     step: str,
 ) -> Tuning | None:
-    """Return the result of the same command, code, steps and driver to go on with; None if there is none. Ends the
+    """Return the result of the same command, code, steps and machine to go on with; None if there is none. Ends the
     program if the folder holds another thing."""
     try:
         begun = read_tuning(folder)
@@ -312,11 +322,22 @@ def find_begun(
     except ProfilerError as error:
         raise fail(f"{error}; choose another --name", ExitCode.USAGE) from None
     is_same = begun.command == tuple(command) and begun.asked == asked and begun.digests == digests
-    driver = read_driver_version() if begun.device_type == "cuda" else ""
-    if is_same and (other := begun.list_other(skip=skip, step=step, driver=driver)):
+    if is_same and (other := begun.list_other(skip=skip, step=step, **read_machine(begun))):
         err.print(f"tuned before, but {', '.join(other)}; the search begins anew", markup=False)
         return None
     return begun if is_same else None
+
+
+def read_machine(begun: Tuning) -> dict[str, str]:
+    """Read what of this machine a result may not be of; "" for what is not known, and for what does not matter to it: a
+    script that ran on the CPU of a machine with a GPU does so again."""
+    torch = read_torch_version(begun.command[0]) if is_python(begun.command[0]) else ""
+    names = list_gpu_names()
+    if not names or (begun.device_type != "cuda" and begun.driver):
+        return {"torch": torch}
+    is_same = any(begun.gpu_name == name or begun.gpu_name.startswith(f"{name} MIG ") for name in names)
+    known = {"gpu_name": begun.gpu_name if is_same else names[0], "torch": torch}
+    return known | ({"driver": read_driver_version()} if begun.device_type == "cuda" else {})
 
 
 def search(tuning: Tuning, folder: Path, skip: int, step: str, show: Callable[[str], None]) -> None:

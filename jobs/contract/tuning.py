@@ -153,12 +153,11 @@ class CodePatch(TuningRecord):
 
 class Accumulation(TuningRecord):
     """Micro-batches of a step that are made larger by `factor`, so that there are fewer. rows: of one without changes;
-    num_passes: backward passes of a step then. command: of the script, as it was given."""
+    num_passes: backward passes of a step then."""
 
     rows: PositiveInt
     num_passes: PositiveInt
     factor: PositiveInt
-    command: tuple[str, ...] = ()
 
 
 class BaseStep(TuningRecord):

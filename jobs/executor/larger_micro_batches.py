@@ -40,7 +40,7 @@ class LargerMicroBatches:
         return command, {WANTED: f"{rows},{num_passes}"}
 
 
-def choose_accumulation(facts: Mapping[str, Any], command: Sequence[str]) -> Accumulation | str:
+def choose_accumulation(facts: Mapping[str, Any]) -> Accumulation | str:
     """Choose how much larger micro-batches are to be: as much as surely fits into the GPU's memory, or else as little
     as possible. facts: of a script (see `jobs.follow.turns`). Return the reason if they cannot be larger."""
     if facts["world"] > 1:
@@ -53,7 +53,7 @@ def choose_accumulation(facts: Mapping[str, Any], command: Sequence[str]) -> Acc
     factors = [factor for factor in range(2, num_passes + 1) if num_passes % factor == 0]
     peak, memory = facts.get("peak_allocated_bytes", 0), facts.get("gpu_memory_bytes", 0)
     factor = max([each for each in factors if each * peak <= FILLED * memory] or factors[:1])
-    return Accumulation(rows=shape[0], num_passes=num_passes, factor=factor, command=tuple(command))
+    return Accumulation(rows=shape[0], num_passes=num_passes, factor=factor)
 
 
 def edit_command(command: Sequence[str], script: str, texts: Mapping[str, str], folder: Path) -> list[str]:

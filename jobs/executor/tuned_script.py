@@ -26,6 +26,8 @@ POLL_S = 0.02
 MEMORY_FULL = "out of memory"
 LONGEST_MESSAGE = 200
 SWITCHED = "turns"
+SAVED = "saved"
+"""Folder for what a process of the script saves, which may be as large as its model and optimizer."""
 TOO_SHORT = "no error, but it takes too few steps to be measured: let it take 100 or more"
 
 
@@ -65,10 +67,11 @@ class TunedScript:
     def start(self, name: str, asked_for: Literal["turns", "gate"] | None = None, **plan: Any) -> "FollowedProcess":
         """Start a process of the script. name: of its folder, which is made anew. asked_for: what of
         `jobs.follow.plan.Plan` its requests are; None if it gets none. Raises CannotStartError."""
-        folder = self.folder / name
+        folder = (self.folder / name).absolute()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        fixed = {"out": str((folder / "noted").absolute()), "skip": self.skip, "steps": self.steps, "step": self.step}
+        fixed = {"out": str(folder / "noted"), "skip": self.skip, "steps": self.steps, "step": self.step}
+        fixed["scratch"] = str(folder / SAVED)
         requests = ScriptRequests() if asked_for else None
         if asked_for and requests:
             plan[asked_for] = str(requests.folder.path)
@@ -123,6 +126,7 @@ class FollowedProcess:
         finally:
             if self.requests:
                 self.requests.remove()
+            shutil.rmtree(self.folder / SAVED, ignore_errors=True)
 
     def explain_end(self) -> VariantFailedError:
         """Return the error that says how the process ended."""

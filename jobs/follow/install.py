@@ -5,6 +5,7 @@ Loaded by its path as soon as the script imports torch (see `sitecustomize`).
 
 import atexit
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -24,6 +25,7 @@ from .event_ranges import EventRanges
 from .follow import Follower
 from .module_ranges import ModuleRanges
 from .plan import NAMED_STEPS, Plan, Stage
+from .scratch_files import ScratchFiles
 from .trace_ranges import TraceRanges
 from .turns import TurnsFollower
 from .wrapping import wrap
@@ -164,6 +166,8 @@ def install_plan(text: str) -> None:
     plan = Plan(**json.loads(text))
     if plan.seed is not None:
         set_seed(plan.seed)
+    if plan.scratch:
+        ScratchFiles(plan.scratch, (os.path.dirname(plan.out), plan.turns, plan.gate)).begin()
     if plan.bare:
         BareSteps(plan).begin()
     else:

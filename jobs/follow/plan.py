@@ -33,6 +33,8 @@ class Plan(NamedTuple):
     one asks for them. times_only: whether the script ends after the timed steps. gate: folder of the requests for turns
     of this process, which waits between them; without one steps are timed as soon as they are warm. seed: of the random
     numbers of a script that sets none. bare: whether nothing is followed, and steps are only timed, with few losses.
+    scratch: folder for what the script saves, in place of its own files (see `scratch_files`); without one it saves as
+    ever.
     """
 
     out: str
@@ -51,6 +53,7 @@ class Plan(NamedTuple):
     gate: str = ""
     seed: int | None = None
     bare: bool = False
+    scratch: str = ""
 
 
 NAMED_STEPS = ("auto", "optimizer", "backward", "forward")

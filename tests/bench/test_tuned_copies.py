@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from profiler_job.analysis.changes.accumulation_code import COMMAND
+from profiler_job.analysis.changes.patch import COMMAND
 from profiler_job.jobs.contract.tuning import CodeLine, CodePatch, LadderStep, Method, TuneRatio, Tuning
 from tests.bench.tuned_copies import describe, find_command, run_alone
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from profiler_job.analysis.changes.accumulation_code import COMMAND
+from profiler_job.analysis.changes.patch import COMMAND
 from profiler_job.jobs.contract.paired_ratio import compare_rounds
 from profiler_job.jobs.contract.tuning import Tuning, name_tuned_folder, read_tuning
 from profiler_job.jobs.executor.tune_confirmation import does_idle

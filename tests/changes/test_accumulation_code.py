@@ -1,5 +1,6 @@
 """Larger micro-batches: where a script or its command sets how large they are, and how many make a step."""
 
+import json
 import textwrap
 from dataclasses import replace
 
@@ -10,13 +11,13 @@ from profiler_job.analysis.changes.patch import answer, make_patch
 from profiler_job.analysis.changes.script_code import Program, SourceFile
 from profiler_job.jobs.contract.tuning import Accumulation
 
-WANTED = Accumulation(rows=4, num_passes=8, factor=2, command=("python", "train.py"))
+WANTED = Accumulation(rows=4, num_passes=8, factor=2)
+COMMAND = ("python", "train.py")
 CHANGE = "fewer_accumulations"
 
 
-def program_of(text: str, command: tuple[str, ...] = WANTED.command) -> Program:
-    wanted = WANTED.model_copy(update={"command": command})
-    return Program((SourceFile("train.py", textwrap.dedent(text)),), accumulation=wanted)
+def program_of(text: str, command: tuple[str, ...] = COMMAND) -> Program:
+    return Program((SourceFile("train.py", textwrap.dedent(text)),), accumulation=WANTED, command=command)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +59,14 @@ def test_numbers_of_the_code_are_changed(text, lines):
     ],
 )
 def test_options_of_the_command_are_changed_and_to_be_written_there(options, changed):
-    patch = make_patch(program_of("batch_size = 1\n", (*WANTED.command, *options.split())), [CHANGE])
+    patch = make_patch(program_of("batch_size = 1\n", (*COMMAND, *options.split())), [CHANGE])
     [line] = patch.to_write[CHANGE]
     assert not patch.files and line.code == f"python train.py {changed}" and line.reason == "the command sets it"
     assert patch.is_full and patch.command == tuple(line.code.split()) and patch.digest
 
 
 def test_one_number_may_be_in_the_command_and_the_other_in_the_code():
-    patch = make_patch(program_of("accum = 8\n", (*WANTED.command, "--batch=4")), [CHANGE])
+    patch = make_patch(program_of("accum = 8\n", (*COMMAND, "--batch=4")), [CHANGE])
     assert patch.files["train.py"].text == "accum = 4\n"
     assert [line.code for line in patch.to_write[CHANGE]] == ["python train.py --batch=8"]
 
@@ -101,7 +102,7 @@ def test_the_module_answers_with_texts_by_path(tmp_path):
     (tmp_path / "config.py").write_text("accum = 8\n")
     (tmp_path / "train.py").write_text("import config\nbatch_size = 4\n")
     option = f"--accumulation={WANTED.model_dump_json()}"
-    made = answer("accumulate", tmp_path, tmp_path / "train.py", option)
+    made = answer("accumulate", tmp_path, tmp_path / "train.py", option, f"--command={json.dumps(COMMAND)}")
     assert made == {
         "reason": "",
         "command": ["python", "train.py"],

@@ -38,14 +38,14 @@ ACCUMULATION = Accumulation(rows=4, num_passes=8, factor=8)
     ],
 )
 def test_micro_batches_are_as_large_as_surely_fits_and_divide_the_step(more, factor):
-    assert choose_accumulation(FACTS | more, ["python"]).factor == factor
+    assert choose_accumulation(FACTS | more).factor == factor
 
 
 @pytest.mark.parametrize(
     ("more", "reason"), [({"forwards": 1}, ONE_PASS), ({"world": 2}, SEVERAL_RANKS), ({"inputs": []}, NO_ROWS)]
 )
 def test_why_there_are_none_is_said(more, reason):
-    assert choose_accumulation(FACTS | more, ["python"]) == reason
+    assert choose_accumulation(FACTS | more) == reason
 
 
 def test_a_module_and_code_without_a_file_are_not_edited():

@@ -317,6 +317,7 @@ WRITING_MODULES = {
     *("jobs/executor/script_streams.py", "jobs/executor/script_traces.py", "jobs/executor/tuned_script.py"),
     *("jobs/executor/gated_processes.py", "jobs/executor/script_requests.py", "jobs/follow/program_requests.py"),
     *("jobs/follow/follow.py", "jobs/follow/turns.py", "jobs/executor/larger_micro_batches.py"),
+    "jobs/follow/scratch_files.py",
     *("jobs/follow/trace_ranges.py", "analysis/recording/run_table.py"),
     *(
         "jobs/executor/collectors.py",

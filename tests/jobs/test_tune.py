@@ -182,6 +182,25 @@ def test_larger_micro_batches_are_found_and_compute_the_same(tune, tmp_path, div
     assert "+torch.manual_seed(0); micro_batch_size = 8; accumulation_steps = 1" in tuning.patch.diff
 
 
+@pytest.mark.long
+def test_checkpoints_of_the_script_stay_as_they_were(tune, tmp_path):
+    """As in makemore, which replaces its best model, and nanoGPT: what variants have trained is not the user's."""
+    saving = "    optimizer.step()\n    if step % 5 == 0:\n        print('saving')\n"
+    saving += "        os.makedirs('out', exist_ok=True)\n"
+    saving += "        torch.save(model.state_dict(), os.path.join('out', 'model.pt'))\n"
+    saving += "        assert torch.load('out/model.pt').keys() == model.state_dict().keys()\n"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.pt").write_bytes(b"trained for days")
+    edits = {"import time\n": "import os\nimport time\n", "    optimizer.step()\n": saving}
+    started = tune("--budget", "1", "--changes", "fused_adamw", edits=edits)
+    printed, _ = started.communicate(timeout=HANGS_S)
+    assert started.returncode == 0 and read_tuning(tmp_path / "results" / "train-tune").confirmation.is_bare, printed
+    assert "saving" in (tmp_path / "results" / "train-tune" / "log.txt").read_text()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.pt"]
+    assert (tmp_path / "out" / "model.pt").read_bytes() == b"trained for days"
+    assert not (tmp_path / "results" / "train-tune" / ".processes").exists()
+
+
 @pytest.mark.nightly
 def test_a_search_that_is_cut_off_goes_on_where_it_was(tune, tmp_path):
     file = tmp_path / "results" / "train-tune" / "tune.json"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from profiler_job.analysis.changes.patch import compute_digests
 from profiler_job.analysis.changes.script_code import load_program
@@ -13,6 +14,7 @@ from profiler_job.jobs.cli import tune_command
 from profiler_job.jobs.cli.tune_command import find_begun
 from profiler_job.jobs.contract.exit_codes import ExitCode
 from profiler_job.jobs.contract.tuning import read_tuning, write_tuning
+from profiler_job.jobs.executor.machine import read_torch_version
 from tests.changes.scripts import FLAT
 from tests.jobs.conftest import ROOT
 from tests.show.tunings import make_tuning
@@ -90,13 +92,43 @@ def test_a_result_with_other_steps_is_not_gone_on_with(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_a_result_of_another_driver_is_not_gone_on_with(is_complete, tmp_path, monkeypatch):
-    """The same GPU, torch and steps: its confirmation was taken for one of this machine."""
-    monkeypatch.setattr(tune_command, "read_driver_version", lambda: "570")
-    for noted, device in (("550", "cuda"), ("550", "cpu"), ("570", "cuda"), ("", "cuda")):
-        write_tuning(tmp_path, make_tuning(driver=noted, device_type=device, is_complete=is_complete))
-        begun = find_begun(tmp_path, ("python", "train.py"), None, {}, 10, "auto")
-        assert (begun is None) == ((noted, device) == ("550", "cuda"))
+@pytest.mark.parametrize(
+    ("noted", "is_kept"),
+    [
+        ({}, True),
+        ({"driver": "550"}, False),
+        ({"driver": ""}, True),
+        ({"gpu_name": "NVIDIA H100 80GB HBM3"}, False),
+        ({"gpu_name": "NVIDIA H200 NVL"}, False),
+        ({"gpu_name": "NVIDIA H200 MIG 1g.18gb"}, True),
+        ({"torch": "2.8.0+cu128"}, False),
+        ({"torch": ""}, True),
+        ({"device_type": "cpu", "gpu_name": "CPU (no GPU)"}, True),
+        ({"device_type": "cpu", "gpu_name": "CPU (no GPU)", "driver": "550"}, True),
+        ({"device_type": "cpu", "gpu_name": "CPU (no GPU)", "driver": ""}, False),
+    ],
+)
+def test_a_result_of_another_machine_is_not_gone_on_with(noted, is_kept, is_complete, tmp_path, monkeypatch, capsys):
+    """An H100's was printed as one of this H200, with the same driver."""
+    now = {"list_gpu_names": ["NVIDIA H200"], "read_driver_version": "570", "read_torch_version": "2.9.0+cu130"}
+    for name, value in now.items():
+        monkeypatch.setattr(tune_command, name, lambda *_, value=value: value)
+    same = {"driver": "570", "gpu_name": "NVIDIA H200", "torch": "2.9.0+cu130", "is_complete": is_complete}
+    write_tuning(tmp_path, make_tuning(**same | noted))
+    assert (find_begun(tmp_path, ("python", "train.py"), None, {}, 10, "auto") is not None) == is_kept
+    assert ("anew" in capsys.readouterr().err) != is_kept
+
+
+def test_a_result_is_found_again_where_there_is_no_gpu(tmp_path, monkeypatch):
+    for name in ("list_gpu_names", "read_torch_version", "read_driver_version"):
+        monkeypatch.setattr(tune_command, name, lambda *_, name=name: [] if "names" in name else "")
+    write_tuning(tmp_path, make_tuning(driver="570", torch="2.9.0+cu130"))
+    assert find_begun(tmp_path, ("python", "train.py"), None, {}, 10, "auto")
+
+
+def test_the_version_of_torch_is_read_without_an_import(tmp_path):
+    assert read_torch_version(sys.executable) == torch.__version__
+    assert not read_torch_version(str(tmp_path / "python"))
 
 
 @pytest.mark.long

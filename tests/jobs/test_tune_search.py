@@ -184,7 +184,7 @@ def test_what_needs_other_code_is_expected_from_parts_of_the_same_step():
 
 
 def test_fewer_passes_are_expected_from_parts_though_they_are_measured_after_these():
-    numbers = Accumulation(rows=4, num_passes=2, factor=2, command=("python",))
+    numbers = Accumulation(rows=4, num_passes=2, factor=2)
     tuning = search(LanguageModel({"fewer_accumulations": 0.4}, accumulation=numbers), asked=("fewer_accumulations",))
     (tried,) = tuning.tried
     assert tried.outcome is Outcome.KEPT and tried.expected.times_as_fast == pytest.approx(1.7, rel=0.1)
