@@ -14,6 +14,8 @@ from profiler_job.jobs.contract.changes import LARGER_BATCH
 from profiler_job.jobs.contract.quantities import UNITS, format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
+IN_SCREEN = "screen"
+"""The name above a paragraph of a screen: the site shows the screen in its place."""
 NOT_THE_LIMIT = "not what limits it"
 MOST_BOUND = 5
 """A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
@@ -32,7 +34,7 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.append(_tabulate_cards(screen["cards"]))
     if screen["nothing_more"]:
         start = "" if screen["cards"] else "Do this next: "
-        tables.append(text.inline(f"{start}{screen['nothing_more']}"))
+        tables.append(Markup("<!-- {} -->\n").format(IN_SCREEN) + text.inline(f"{start}{screen['nothing_more']}"))
     title = ": ".join(filter(None, (step, screen["headline"])))
     if picture:
         tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
