@@ -28,7 +28,7 @@ from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import LADDER, PRECISION, TRAINED
+from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
@@ -92,6 +92,7 @@ QUESTION = Question(
     section=Section.LIMIT,
     place=1,
     study="",
+    reads=(TRAINED, PRECISION, LADDER, AGAIN, HOST, "attention"),
     searched=("roofline", "compute-bound", "memory-bound", "launch-bound", "arithmetic intensity", "bottleneck"),
 )
 

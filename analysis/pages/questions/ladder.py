@@ -119,6 +119,7 @@ QUESTION = Question(
     section=Section.CHANGE,
     place=1,
     study=STUDY,
+    reads=(*HOLDS, HOST),
     searched=("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
 )
 

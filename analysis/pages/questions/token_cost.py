@@ -21,7 +21,7 @@ from profiler_job.analysis.render.text import name_model_of
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES, STUDIES
 from profiler_job.jobs.contract.words import name_model
 
 MODE = "train_step"
@@ -63,7 +63,7 @@ QUESTION = Question(
     section=Section.FIT,
     place=3,
     study="",
-    reads_all=True,
+    reads=tuple(study for study in STUDIES if study not in (AGAIN, LOSSES)),
     searched=("price", "cost per token", "H100 vs H200", "dollars", "MFU budget", "best MFU"),
 )
 
