@@ -27,7 +27,7 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
+from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
 from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
