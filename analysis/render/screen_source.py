@@ -57,7 +57,8 @@ def _tabulate_numbers(numbers: Mapping[str, Any]) -> Markup:
         "peak allocated": numbers["peak_bytes"] is not None and text.rounded(numbers["peak_bytes"], "bytes"),
         "price of 1M tokens": numbers["cost"] is not None and _format_cost(numbers),
     }
-    return write_pipes([*cells], [[str(cell or NOT_KNOWN) for cell in cells.values()]], [True] * len(cells))
+    known = {name: str(cell) for name, cell in cells.items() if cell} or {"step": str(NOT_KNOWN)}
+    return write_pipes([*known], [[*known.values()]], [True] * len(known))
 
 
 def _format_cost(numbers: Mapping[str, Any]) -> Markup:
