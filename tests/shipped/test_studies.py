@@ -203,7 +203,9 @@ def test_home_opens_on_a_step_with_three_cards(pages):
     of_states = {label: cards for label, _, _, cards in list_screens(pages / "cases" / "large-1024-4-H200.js")}
     assert len(of_states["BF16"]) == len(of_states["FP32"]) == 3
     for gain, words, code in of_states["BF16"]:
-        assert re.search(r"→|could (?:save|give)", gain) and re.search(rf"\[.+–.+\]|not measured|{NOT_THE_LIMIT}", words), gain
+        assert re.search(r"→|could (?:save|give)", gain) and re.search(
+            rf"\[.+–.+\]|not measured|{NOT_THE_LIMIT}", words
+        ), gain
         assert "<code>" in code
 
 
