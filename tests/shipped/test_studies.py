@@ -303,8 +303,11 @@ def list_screens(page):
 
 
 def read_times(gain):
-    """The two times of a card, in ns."""
+    """The two times of a card in ns, or of a card with rates the times of as many tokens."""
     before, _, after = gain.strip().partition(" → ")
+    if after.endswith(" tokens/s"):
+        rates = (before, after.removesuffix(" tokens/s"))
+        return [1 / (float(rate.removesuffix("k")) * (1000 if rate.endswith("k") else 1)) for rate in rates]
     unit = after.rpartition(THIN)[2]
     shown = [before if THIN in before else f"{before}{THIN}{unit}", after]
     return [float(one.partition(THIN)[0].replace(",", "")) * UNITS["time"][one.partition(THIN)[2]] for one in shown]
