@@ -38,7 +38,7 @@ def read_verdict(page: str) -> str:
 
 
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)\n]*\)")
-CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```.*$", re.MULTILINE)
 FIGURE = re.compile(r"^(?:!\[|\|).*$| · \[CSV\]\([^)\n]*\)$", re.MULTILINE)
 """A picture, a row of a table, or the link behind the title of one; a title is read as a sentence is."""
 STATE = re.compile(r"(?<=\.svg\)\n\n)\*\*(?:FP|TF|BF)\d+[^*:\n]*: .*$", re.MULTILINE)
@@ -47,15 +47,15 @@ TAG = re.compile(r"<[^>\n]+>")
 OPENED = re.compile(r"</summary>.*?</details>", re.DOTALL)
 """What a badge shows when it is opened."""
 MOST_TAGS = 0.1
-NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*+(?!\w)")
-"""A number, and no part of a name such as FP32 or 2.7B."""
+NUMBER = re.compile(r"(?<![\w.])\d[\d.,]*")
+"""A number, one with a unit or of a model's parameters too (0.13B), and no part of a name such as FP32 or H200."""
 
 
 def read_first_words(page: str) -> str:
-    """Return the words of the Markdown of a page that are seen before the folded parts, the titles of its figures and
-    tables too, without what these hold and without code."""
+    """Return the words of the Markdown of a page that are seen before the folded parts, code and the titles of its
+    figures and tables too, without what these hold."""
     first = STATE.sub("", OPENED.sub("", page.partition("\n---\n")[2].partition("\n## ")[0]))
-    return re.sub(r"[*#`]", "", TAG.sub("", LINK.sub(r"\1", FIGURE.sub("", CODE.sub("", unescape(first))))))
+    return re.sub(r"[*#`]", "", TAG.sub("", LINK.sub(r"\1", FIGURE.sub("", FENCE.sub("", unescape(first))))))
 
 
 def read_first_words_of_part(markdown: str) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from profiler_job.analysis.insight.first_advice import NOTHING, name_advice
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference.columns import format_cell
-from profiler_job.jobs.contract.changes import LABELS
+from profiler_job.jobs.contract.changes import LABELS, LARGER_BATCH
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 
 NOTE = (
@@ -18,9 +18,11 @@ NOTE = (
     "save no more than shown; these times do not add up"
 )
 MOST = 4
+"""Advices on the page of a run."""
 ON_SLOW_CPU = " on a slow CPU"
 """What a ratio says that is another one on a fast CPU."""
-"""Advices on the page of a run."""
+IN_ONE_PROCESS = ", both in one process"
+"""What a ratio says that was measured by turns, and is not that of the two times."""
 
 
 def format_advice(summary: SummaryTables) -> list[list[str]]:
@@ -74,12 +76,14 @@ def _format_line(entry: Mapping[str, Any]) -> str:
         labels += ", together"
     if "measured_in" in entry:
         now, then = entry["step_ns"], entry["step_ns"] - entry["gain_ns"]
-        faster = f"{format_quantity('ratio', entry['times_as_fast'])} as fast"
+        is_rate = LARGER_BATCH in entry["changes"]  # makes its own steps longer
+        faster = f"{format_quantity('ratio', entry['times_as_fast'])} {'the tokens/s' if is_rate else 'as fast'}"
         faster += ON_SLOW_CPU if entry["on_slow_host"] else ""
         ratio = faster if entry["apart"] is None else _explain_apart(entry)
-        times = f"{format_time(then)} instead of {format_time(now)}, "
-        if entry["apart"] is None and not entry["low"] <= now / then <= entry["high"]:
-            times, ratio = "", f"{ratio}, by turns"  # times are of the fastest process of each, and give another ratio
+        times = "" if is_rate else f"{format_time(then)} instead of {format_time(now)}, "
+        if times and entry["apart"] is None and not entry["low"] <= now / then <= entry["high"]:
+            # times are of the fastest process of each, and give another ratio
+            times, ratio = "", f"{ratio}{IN_ONE_PROCESS}"
         return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
     return (
         f"{labels}: could save up to {format_time(entry['ceiling_ns'])}; do: {entry['do']}; how sure: {entry['sure']}"

@@ -12,6 +12,7 @@ import pandas as pd
 
 from profiler_job.analysis.changes import load_change, write_code
 from profiler_job.analysis.insight.other_gpus import estimate_on, list_others
+from profiler_job.analysis.metrics.utilisation import measure_mfu
 from profiler_job.analysis.reference import gpus
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
 from profiler_job.jobs.contract.changes import CHANGES, COMPILE, COMPILE_BLOCKS, CUDA_GRAPHS, LABELS
@@ -459,13 +460,11 @@ def _derive_rates(tuning: Tuning, step_ns: float, precision: str, price: GpuPric
     assert tuning.base is not None
     tokens, flops = tuning.base.tokens_per_step, tuning.base.flops
     rate = tokens / (step_ns / 1e9) if tokens else None
-    gpu = gpus.lookup(tuning.gpu_name)
-    peak = gpu.peak_flops(precision) if gpu and precision in gpus.PRECISIONS else None
     return {
         "step_ns": step_ns,
         "tokens_per_s": rate,
         "precision": precision,
-        "mfu_share": flops / (step_ns / 1e9) / peak if flops and peak else None,
+        "mfu_share": measure_mfu(flops, step_ns, tuning.gpu_name, precision) if flops else None,
         "usd_per_million": price.compute_usd_per_million(rate) if price and rate else None,
     }
 

@@ -16,6 +16,14 @@ def mfu(run: pd.Series, wall_ns: float) -> float:
     return _use_peak(run, wall_ns, skip_masked=True)
 
 
+def measure_mfu(num_flops: float, wall_ns: float, gpu_name: str, precision: str) -> float | None:
+    """MFU of a step of so many FLOPs, such as a script's (`follow.script_facts.count_flops`); None if the peak of the
+    GPU in this precision is not known."""
+    gpu = gpus.lookup(gpu_name)
+    peak = gpu.peak_flops(precision) if gpu and precision in gpus.PRECISIONS else None
+    return flops.utilisation(num_flops, wall_ns / 1e9, peak)
+
+
 def measure_eager_matmuls(run: pd.Series, gemm_ns: float) -> float:
     """What the matmuls of a step with eager attention, which computes all scores, reach of that peak in `gemm_ns`."""
     return _use_peak(run, gemm_ns, skip_masked=False)

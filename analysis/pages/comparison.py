@@ -6,6 +6,7 @@ and sentences come from `analysis.comparison`.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.kernel_time import OUTSIDE
 from profiler_job.analysis.pages.extreme_rows import noise_of
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
-from profiler_job.jobs.contract.axes import find_value_name
+from profiler_job.jobs.contract.axes import find_value_label, find_value_name
 from profiler_job.jobs.contract.printable import make_printable
 
 SLUG = "comparison"
@@ -68,6 +69,7 @@ def answer(comparison: Comparison, links: Links) -> Answer:
         "metrics": _choose_metrics(pairs),
         "metric_names": {metric: _capitalise(METRICS[metric]) for metric in _choose_metrics(pairs)},
         "num_pairs": len(pairs),
+        "modes": _count_modes(comparison),
         "is_shortened": len(pairs) > MANY_PAIRS,
         "apart": _capitalise(make_printable(compare_formats.list_unequal_sums(pairs))),
         "summary": _summary(comparison),
@@ -79,6 +81,15 @@ def answer(comparison: Comparison, links: Links) -> Answer:
         return assemble(facts, [], [*tables, *_pair_tables(first, links)], _pair_charts(first))
     tables += [_metric_table(metric, pairs, links) for metric in _choose_metrics(pairs)]
     return assemble(facts, [], tables, [_ratios(pairs)])
+
+
+def _count_modes(comparison: Comparison) -> list[tuple[str, int]]:
+    """Count the pairs of each mode, most first, if there are several: `training step`, 26."""
+    if "mode" not in comparison.first.runs:
+        return []
+    modes = comparison.first.runs.set_index("run_id")["mode"].astype(str)
+    counts = Counter(find_value_label("mode", modes[pair.case.first[0]]) for pair in comparison.pairs)
+    return counts.most_common() if len(counts) > 1 else []
 
 
 def _choose_metrics(pairs: list[ComparedPair]) -> list[Metric]:
@@ -95,16 +106,16 @@ def answer_pair(comparison: Comparison, pair: ComparedPair, links: Links) -> Ans
 
 def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[str, Any]]]:
     """What the page of a run shows of the run that it is compared with, by the path of the page: which side it is
-    (`letter`), the other side's `other` and `label`, the `page` of its run ("" where there is none), where the two are
-    compared (`why`), and step and kernel time of both in words (`said`)."""
-    sides = {"A": comparison.first, "B": comparison.second}
+    (`letter`), the other side's `other` and `label`, which tells the two sides from each other, the `page` of its run
+    ("" where there is none), where the two are compared (`why`), and step and kernel time of both in words (`said`)."""
+    names = dict(zip("AB", _name_sides(comparison), strict=True))
     said: dict[str, list[dict[str, Any]]] = {}
     for pair, why in zip(comparison.pairs, links.pairs, strict=True):
         runs = {"A": pair.case.first, "B": pair.case.second}
         words = [compare_formats.format_metric(pair.judgements[name]) for name in ("step", "kernel")]
         for letter, other in (("A", "B"), ("B", "A")):
             page = links.find_page(other, runs[other])
-            entry = {"letter": letter, "other": other, "label": make_printable(sides[other].label), "page": page}
+            entry = {"letter": letter, "other": other, "label": names[other], "page": page}
             for run in runs[letter]:
                 if (letter, run) in links.runs:
                     said.setdefault(links.runs[letter, run], []).append(entry | {"why": why, "said": words})

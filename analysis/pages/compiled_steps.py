@@ -29,7 +29,7 @@ def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: p
         totals = kernel_time.kernel_totals(first.kernels)
         num_captured, num_with_modules = len(first.runs), totals.loc[totals["module"] != "", "run_id"].nunique()
     steps = _select_gains(runs, gains)
-    faster = steps[steps["gains"]]
+    steady = steps[steps["apart"] <= MOST_APART]
     return assemble(
         {
             "num_captured": num_captured,
@@ -37,8 +37,8 @@ def answer(runs: pd.DataFrame, captured: Mapping[str, store.Recording], gains: p
             "num_without_modules": num_captured - num_with_modules,
         },
         [
-            Claim("faster", faster, facts=count_all(steps)),
-            Claim("quoted", faster[faster["apart"] <= MOST_APART], facts=extremes("speedup")),
+            Claim("faster", steady[steady["gains"]], facts=count_all(steady, extremes("speedup"))),
+            Claim("unsteady", steps[steps["gains"]], lambda rows: steady.empty, facts=count_all(steps)),
             Claim("not_faster", steps, lambda rows: not rows["gains"].any()),
         ],
         [],

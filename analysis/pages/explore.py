@@ -111,7 +111,7 @@ def answer(parts: Sequence[Part], band: Band | None) -> Answer:
     facts = {
         "num_runs": len(rows),
         "num_finished": int((rows[NOT_MEASURED] == "").sum()),
-        "num_recordings": len(parts),
+        "num_studies": len(parts) - 1,
         "facets": facets,
         "metrics": METRICS,
         "counts": [column for column in cases if column.kind in ("count", "billions")],

@@ -41,7 +41,7 @@ def describe_screen(
     timed processes num_steps, num_processes, shortest_ns, longest_ns and num_slow, and whether the run took turns
     (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
-    cards = choose_cards(first, numbers["step_ns"])
+    cards = choose_cards(first, numbers["step_ns"], numbers["tokens_per_s"])
     shares = limit.format_shares(0) if limit is not None else {}
     without = list_without_gain(first)
     return {
@@ -81,17 +81,21 @@ def describe_settings(run: Mapping[str, Any]) -> str:
     )
 
 
-def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
+def choose_cards(
+    first: Sequence[Mapping[str, Any]], step_ns: float | None, tokens_per_s: float | None = None
+) -> list[dict[str, Any]]:
     """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured by its gain;
     then what has an upper bound and fits the limit of the step, and of that first what is about the line that holds the
     waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the order of `first`:
     the larger comes first, as in `show`. Of changes that are one choice, such as TF32 and BF16, the later
     in CHANGES counts if its interval is above the other's gain by LEAST_BETTER, since it asks more of a script, if it
     alone was measured, or if it is about that line.
-    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO."""
+    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. tokens: of the step, None if
+    not known."""
     advised = [entry for entry in first if not entry["reason"]]
-    cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
-    cards = cards or [_describe_card(entry, step_ns) for entry in advised]
+    tokens = tokens_per_s * step_ns / 1e9 if tokens_per_s and step_ns else None
+    every = [_describe_card(entry, step_ns) | {"tokens": tokens} for entry in advised]
+    cards = [card for card in every if len(card["changes"]) == 1] or every
     known = [card for card in cards if card["ratio"] is not None and card["ratio"] >= LEAST_RATIO]
     chosen: dict[str, dict[str, Any]] = {}
     for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):

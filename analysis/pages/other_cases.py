@@ -52,6 +52,7 @@ def _compare(
     value, name = other.at[choice], "context" if choice == CONTEXT else "batch"
     return {
         "changes": (LARGER_BATCH,),  # as with this, a step has other tokens
+        "tokens": _count_tokens(case),
         "kind": MEASURED,
         "before_ns": before["step_ns"],
         "shown_ns": before["step_ns"],

@@ -94,7 +94,8 @@ class Question:
     steps as people train, eager and compiled. searched: what a reader may search for who has not read the page.
     also_as: further templates for the same answer. has_small_tables: whether it reads no operations of the GPU in any
     recording, and neither rates, bands, losses nor pages of runs, so that a process that is not given them can write
-    its page. reads_all: whether its figures are of all recordings.
+    its page. reads: other studies whose runs its figures and tables show, next to `recording` and, if it needs it,
+    `main`.
     """
 
     letter: str
@@ -108,7 +109,7 @@ class Question:
     searched: tuple[str, ...] = ()
     also_as: tuple[str, ...] = ()
     has_small_tables: bool = False
-    reads_all: bool = False
+    reads: tuple[str, ...] = ()
 
     @property
     def page(self) -> str:

@@ -127,15 +127,17 @@ def answers(
             | _state_of_machine(beside, str(run["run_id"]))
             | {"price": price}
         )
-        numbers = _collect_numbers(facts, tokens, in_processes) | {"is_by_turns": run_id in turned}
+        numbers = _collect_numbers(facts, tokens, in_processes, scalars) | {"is_by_turns": run_id in turned}
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limit, first, numbers)
         answer = assemble(facts, [], _tables(frames), [])
         yield str(run["run_id"]), answer
 
 
-def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.DataFrame) -> dict[str, Any]:
+def _collect_numbers(
+    facts: Mapping[str, Any], tokens: float, in_processes: pd.DataFrame, scalars: Mapping[str, float]
+) -> dict[str, Any]:
     """The key numbers of a run, as `describe_screen` takes them. tokens: of a step, NaN if not known; in_processes: of
-    `timing.measure_processes`."""
+    `timing.measure_processes`. scalars: of the run; those of a script have its FLOPs, if they are known."""
     run, of_machine = facts["run"], facts["machine"]
     is_timed = facts["step_ns"] is not None
     of_processes = in_processes.loc[run["run_id"]].to_dict() if is_timed else {}
@@ -144,13 +146,20 @@ def _collect_numbers(facts: Mapping[str, Any], tokens: float, in_processes: pd.D
         "step_ns": facts["step_ns"],
         "phases": facts["phases_ns"],
         "tokens_per_s": tokens_per_s,
-        "mfu": facts["mfu"],
+        "mfu": facts["mfu"] or _measure_mfu_of_script(run, facts["step_ns"], scalars),
         "peak_bytes": run["peak_memory_bytes"] or None,
         **_find_cost(run, of_machine, tokens_per_s, facts["price"]),
         "num_steps": run["measured_steps"] if is_timed else 0,
         "num_slow": of_machine["num_slow"] or 0,
         **of_processes,
     }
+
+
+def _measure_mfu_of_script(run: Mapping[str, Any], step_ns: float | None, scalars: Mapping[str, float]) -> float | None:
+    num_flops = scalars.get("flops_per_step")
+    if not step_ns or not num_flops:
+        return None
+    return utilisation.measure_mfu(num_flops, step_ns, str(run["gpu_name"]), str(run["precision"]))
 
 
 def _find_cost(

@@ -23,6 +23,8 @@ from profiler_job.jobs.memory import (
     predict_peak_bytes,
 )
 
+CHOICES = ("model", "context", "batch", "GPU")
+"""What a reader chooses, in the order of `home_cases.KEY`."""
 PREDICTED = {FP32: "fp32", BF16: "bf16"}
 """The precisions of the states whose memory is predicted."""
 
@@ -35,14 +37,13 @@ class PredictedMemory(NamedTuple):
 
 
 class UnmeasuredCase(NamedTuple):
-    """A case by `home_cases.KEY` as a page shows it. ratios: parameters, context and batch of the nearest case as parts
-    of this case's, NaN if they are not known. size: its name in the memory calculator, or "". Of a model of
-    which no step was measured: memory, by state, and around: the measured models just below and above it in the same
-    step as `nearest`."""
+    """A case by `home_cases.KEY` as a page shows it. differs: the CHOICES in which the nearest case is another. size:
+    its name in the memory calculator, or "". Of a model of which no step was measured: memory, by state, and around:
+    the measured models just below and above it in the same step as `nearest`."""
 
     at: tuple[str, ...]
     nearest: HomeCase
-    ratios: tuple[float, ...]
+    differs: tuple[str, ...]
     size: str
     memory: Mapping[str, PredictedMemory]
     around: Sequence[HomeCase]
@@ -78,7 +79,7 @@ def list_unmeasured(
         yield UnmeasuredCase(
             at,
             nearest,
-            ratios=tuple(_divide(float(of), float(by)) for of, by in zip(nearest.numbers[:3], numbers[:3])),
+            differs=tuple(name for name, of, by in zip(CHOICES, nearest.at, at) if of != by),
             size=size,
             memory={} if model in known else _predict_memory(size, numbers),
             around=[] if model in known else _find_around(cases, nearest, numbers.parameters),

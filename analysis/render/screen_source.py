@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import ON_SLOW_CPU
+from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, ON_SLOW_CPU
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
@@ -14,7 +14,11 @@ from profiler_job.jobs.contract.changes import LARGER_BATCH
 from profiler_job.jobs.contract.quantities import UNITS, format_quantity, format_rounded
 
 NOT_KNOWN = Markup("not known")
+IN_SCREEN = "screen"
+"""The name above a paragraph of a screen: the site shows the screen in its place."""
 NOT_THE_LIMIT = "not what limits it"
+ONLY_CHANGE = ", no other change"
+ELSEWHERE = ", measured another time"
 MOST_BOUND = 5
 """A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
 READS_AS_1 = 1.05
@@ -32,7 +36,7 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.append(_tabulate_cards(screen["cards"]))
     if screen["nothing_more"]:
         start = "" if screen["cards"] else "Do this next: "
-        tables.append(text.inline(f"{start}{screen['nothing_more']}"))
+        tables.append(Markup("<!-- {} -->\n").format(IN_SCREEN) + text.inline(f"{start}{screen['nothing_more']}"))
     title = ": ".join(filter(None, (step, screen["headline"])))
     if picture:
         tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))
@@ -53,7 +57,8 @@ def _tabulate_numbers(numbers: Mapping[str, Any]) -> Markup:
         "peak allocated": numbers["peak_bytes"] is not None and text.rounded(numbers["peak_bytes"], "bytes"),
         "price of 1M tokens": numbers["cost"] is not None and _format_cost(numbers),
     }
-    return write_pipes([*cells], [[str(cell or NOT_KNOWN) for cell in cells.values()]], [True] * len(cells))
+    known = {name: str(cell) for name, cell in cells.items() if cell} or {"step": str(NOT_KNOWN)}
+    return write_pipes([*known], [[*known.values()]], [True] * len(known))
 
 
 def _format_cost(numbers: Mapping[str, Any]) -> Markup:
@@ -77,15 +82,31 @@ def _write_code(card: Mapping[str, Any]) -> str:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or half, or an unknown part if it might be
-    more than all but MOST_BOUND leaves. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest
-    process, give another."""
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or an unknown part if it might be more than
+    all but MOST_BOUND leaves. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
+    give another. A larger batch makes its own steps longer, so it has rates: `34.7k → 37.2k tokens/s`."""
+    is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] == "measured":
-        return _choose_times(card) or Markup("{}× as fast").format(_format_interval(card)[0])
+        shown = _choose_rates(card) if is_rate else _choose_times(card)
+        return shown or Markup("{}× {}").format(_format_interval(card)[0], "the tokens/s" if is_rate else "as fast")
+    if is_rate:
+        return Markup("could give up to {} the tokens/s").format(text.rounded(card["ratio"], "ratio"))
     if card["ratio"] > MOST_BOUND and not card["is_alone"]:
         return Markup("could save an unknown part")
-    is_half = LARGER_BATCH in card["changes"] and round(card["ceiling_ns"] / card["before_ns"], 2) == 0.5
-    return Markup("could save up to {}").format("half" if is_half else text.rounded(card["ceiling_ns"], "ns"))
+    return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
+
+
+def _choose_rates(card: Mapping[str, Any]) -> Markup | None:
+    """Write tokens a second before and after; None if the tokens of the step are not known, or two times do not give
+    the ratio within its interval."""
+    if not card.get("tokens") or not _is_within(card):
+        return None
+    before, after = (text.thousands(card["tokens"] / card[name] * 1e9) for name in ("before_ns", "after_ns"))
+    return Markup("{} → {} tokens/s").format(before, after)
+
+
+def _is_within(card: Mapping[str, Any]) -> bool:
+    return card["apart"] is not None or bool(card["low"] <= card["before_ns"] / card["after_ns"] <= card["high"])
 
 
 def _choose_times(card: Mapping[str, Any]) -> Markup | None:
@@ -121,17 +142,15 @@ def _format_interval(card: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `processes differ by 50%`; and that it is of another recording, if
-    the step that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`; a
-    larger batch makes its own steps longer: `of 115 ms for the same tokens, not measured`, or `for the same tokens`.
-    What does not fit the limit says that instead. `alone`: the precision changes and nothing else, unlike in states."""
+    the step that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`, or that
+    it does not fit the limit. If the precision changes and nothing else, unlike in states, that is said, too."""
+    is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] != "measured":
-        same = " for the same tokens" if LARGER_BATCH in card["changes"] else ""
-        step = text.rounded(card["before_ns"], "ns")
-        return Markup("of {}{}, {}").format(step, same, "not measured" if card["fits_limit"] else NOT_THE_LIMIT)
+        step = Markup() if is_rate else Markup("of {}, ").format(text.rounded(card["before_ns"], "ns"))
+        return step + ("not measured" if card["fits_limit"] else NOT_THE_LIMIT)
     shown = card["shown_ns"] and text.rounded(card["shown_ns"], "ns")
-    elsewhere = Markup(", for the same tokens" if LARGER_BATCH in card["changes"] else "")
-    elsewhere += Markup(", alone" if card["is_alone"] else "")
-    elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ", in another recording")
+    elsewhere = Markup(ONLY_CHANGE if card["is_alone"] else "")
+    elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ELSEWHERE)
     if card["apart"] is not None:
         is_single = math.isinf(card["apart"])
         return (
@@ -141,6 +160,8 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
     ratio, low, high = _format_interval(card)
     interval = Markup("[{}–{}]").format(low, high)
     elsewhere = Markup(ON_SLOW_CPU if card["on_slow_host"] else "") + elsewhere
-    if not _choose_times(card):
-        return interval + ", by turns" + elsewhere
+    if not (_is_within(card) if is_rate else _choose_times(card)):
+        return interval + IN_ONE_PROCESS + elsewhere
+    if is_rate and not _choose_rates(card):
+        return interval + elsewhere
     return Markup("{}× {}").format(ratio, interval) + elsewhere

@@ -207,9 +207,10 @@ def write_runs_compared(
             checks = check_recording(rec).tables["checks"].rows
             of_side = replace(site, notes=(notes[letter],) if notes else ())
             strips = write_timelines(rec, of_side, in_full=in_full)
-            named = f"{letter}, {side.label}"
+            is_of_study = sides.compared.first.recording is sides.compared.second.recording
+            source = f"{'study' if is_of_study else 'recording'} {side.label}"
             written = write_run_pages(
-                of_side, folder.rstrip("/"), rec, checks, counterparts, side=named, traces=strips, gains=gains
+                of_side, folder.rstrip("/"), rec, checks, counterparts, source=source, traces=strips, gains=gains
             )
             screens |= written.screens
     return screens

@@ -37,6 +37,7 @@ from profiler_job.analysis.site.page_context import (
     describe_version,
     find_run_pages,
     identify_runs,
+    join_versions,
     name_precisions,
     name_sections_page,
 )
@@ -118,7 +119,8 @@ def write_explore(
             of_study.write(f"{name_sections_page(study)}.md", "study_runs.md", without)
     shown = [part for part in parts if part.name not in NO_PLAIN_STEPS]
     sizes = run_grid.list_sizes(pd.concat([part.rec.runs for part in shown], ignore_index=True))
-    of_all = replace(site, sizes=sizes, properties={})
+    versions = [describe_version(part.rec.manifest) for part in shown]
+    of_all = replace(site, sizes=sizes, properties={}, recording=join_versions(versions))
     losses = len(studies[LOSSES].runs) if LOSSES in studies else 0
     answer = explore.answer(shown, bands.wall)
     of_all.write(f"report/{explore.SLUG}.md", "explore.md", answer, losses=losses)

@@ -9,16 +9,18 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from profiler_job.analysis.render.screen_source import IN_SCREEN
 from profiler_job.analysis.site.link_terms import GLOSSARY, mark_entries
 
 FOLDER = "report/figures"
 """Below the docs; the site does not publish it."""
 _BLOCK = re.compile(
     r"^\*\*[^\n]*\*\* · \[(?:CSV|SVG)\]\((?P<csv>[^)\s]+)\)\n"
-    r"(?:\n*(?:\|[^\n]*|!\[[^\n]*|\*The CSV has [^\n]*|Nothing was measured\.)(?:\n|\Z))*",
+    r"(?:\n*(?:\|[^\n]*|!\[[^\n]*|\*The CSV has [^\n]*|Nothing was measured\."
+    rf"|<p class=\"{IN_SCREEN}\"[^\n]*)(?:\n|\Z))*",
     re.MULTILINE,
 )
-"""A caption, and the pipe tables or the picture below it."""
+"""A caption, and the pipe tables or the picture below it, and the paragraph of a first screen."""
 _EVIDENCE = re.compile(r"^- \[[^\]]*\]\((?P<csv>[^)\s]*/rows-[^)\s]+\.csv)\): [^\n]*", re.MULTILINE)
 _ROWS = re.compile(r"\[rows\]\([^)\s]*/(?P<key>rows-[^)\s/]+)\.csv\)")
 _LINK = re.compile(r'\[(?P<words>[^\]\n]*)\]\((?P<page>[^)\s]*)\.md(?P<anchor>#[^)\s"]*)?(?: "(?P<title>[^"\n]*)")?\)')

@@ -136,10 +136,15 @@ def write_study(
     what home and topics show of it."""
     is_main = given.recording is given.main
     own = site if is_main else make_site_of_study(site, question.study or "", given.recording, given.main.runs, known)
-    if question.reads_all:
-        versions = [describe_version(rec.manifest) for rec in (given.main, *given.studies.values())]
-        own = replace(own, recording=join_versions(versions))
+    own = replace(own, recording=name_recordings(question, given))
     return _write_question(own, question, question.answer(given), given.recording, price=price)
+
+
+def name_recordings(question: Question, given: Inputs) -> dict[str, str]:
+    """Name the recordings whose runs the page of a question shows, as `join_versions` does."""
+    others = [given.studies[name] for name in question.reads if name in given.studies]
+    read = [given.recording, *[given.main] * ("main" in question.needs), *others]
+    return join_versions([describe_version(rec.manifest) for rec in read])
 
 
 def write_small_study(

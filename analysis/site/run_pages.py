@@ -76,14 +76,15 @@ def write_run_pages(
     rec: store.Recording,
     checks: pd.DataFrame,
     counterparts: Mapping[str, list[dict[str, Any]]],
-    side: str = "",
+    source: str = "",
     traces: Mapping[str, dict[str, Any]] = MappingProxyType({}),
     gains: pd.DataFrame | None = None,
     price: telemetry.Price | None = None,
 ) -> WrittenRuns:
     """Write a page of every run of `rec` below `folder`. counterparts: by page, the runs that it is compared with.
-    side: which of two sides these runs are of. traces: as `write_timelines` gives them. gains: what changes were
-    measured to give, as in `prediction.measured`. price: of the GPUs of one run."""
+    source: where these runs are from, if not from the recording of the site: `study trained`. traces: as
+    `write_timelines` gives them. gains: what changes were measured to give, as in `prediction.measured`. price: of the
+    GPUs of one run."""
     first, screens = {}, {}
     identities = {run[0]: run for run in identify_runs(rec.runs)}
     tables = {name: getattr(rec, name) for name in run_page.TABLES}
@@ -92,17 +93,16 @@ def write_run_pages(
         mode = find_value_label("mode", str(run["mode"]))
         label = inline(f"{name_model_of(run)} · {run['context_length']:,} · {mode}")
         path = f"{folder}/{file_name(run_id)}"
-        of_side = side.partition(", ")[2]
-        title = inline(titles.title_of(run) + (f" · {of_side}" if side else ""))
+        title = inline(titles.title_of(run) + (f" · {source}" if source else ""))
         more = {
             "label": label,
             "title": title,
-            "side": side,
+            "source": source,
             "compared": counterparts.get(path, []),
             "trace": traces.get(run_id),
         }
         said = answer.facts["insight"].sentences
-        more["shared"] = _describe_for_sharing(answer, of_side, said.verdict, is_script=bool(rec.manifest.get(SCRIPT)))
+        more["shared"] = _describe_for_sharing(answer, source, said.verdict, is_script=bool(rec.manifest.get(SCRIPT)))
         screens[identities[run_id]] = answer.facts["screen"]
         if said.advice:
             first[run_id] = [line for (line,) in said.advice]
@@ -112,12 +112,12 @@ def write_run_pages(
     return WrittenRuns(first, screens)
 
 
-def _describe_for_sharing(answer: Answer, side: str, verdict: list[str], is_script: bool) -> dict[str, str]:
-    """What a link to the page of a run shows: what was run, on which side of a comparison, how long it takes, and what
-    limits it, in a line and as parts of a card. Of a script no more is known than its name."""
+def _describe_for_sharing(answer: Answer, source: str, verdict: list[str], is_script: bool) -> dict[str, str]:
+    """What a link to the page of a run shows: what was run, where it is from, how long it takes, and what limits it, in
+    a line and as parts of a card. Of a script no more is known than its name."""
     run, step_ns = answer.facts["run"], answer.facts["step_ns"]
     what = str(run["size"]) if is_script else titles.description_of(run, answer.facts["has_shape"])
-    what += f" ({side})" if side else ""
+    what += f" ({source})" if source else ""
     result = answer.facts["why"] or ("not timed" if step_ns is None else f"{plain(duration(step_ns))} a step")
     limit = verdict[:1]
     sentences = [f"{line[0].upper()}{line[1:]}." for line in (*limit, what)]

@@ -17,9 +17,9 @@ from mkdocs.structure.pages import Page
 
 from profiler_job.analysis.site.page_figures import show_figures
 
-INSTALL = re.compile(r"uv tool install (?P<options>.*)'(?P<package>\S+) @ git\+URL' *")
-"""What the guides have for the address of the repository, which is known when the site is built, or else installs the
-folder of a clone."""
+INSTALL = re.compile(r"uv tool install (?P<options>.*)'\.(?P<extras>\[\S+\])'  # in a clone of this repository")
+"""How the guides install the program: as the README does. If the address of the repository is known when the site is
+built, no clone is needed."""
 NAME = "profiler-job"
 ROWS = re.compile(r"report/csv/([^/]+)/[^/]+\.csv")
 """The rows of a figure, in the folder of the page of this name."""
@@ -53,11 +53,8 @@ def on_files(files: Files, **_: Any) -> Files:
 
 
 def write_install(line: re.Match[str], address: str) -> str:
-    """Write the command that installs the program from its repository, or from a clone if `address` is ""."""
-    options, package = line["options"], line["package"]
-    if address:
-        return f"uv tool install {options}'{package} @ git+{address}'"
-    return f"uv tool install {options}'.{package.removeprefix(NAME)}'  # in a clone of the repository"
+    """Write the command that installs the program from its repository; as it is if `address` is ""."""
+    return f"uv tool install {line['options']}'{NAME}{line['extras']} @ git+{address}'" if address else line[0]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:

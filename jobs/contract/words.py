@@ -7,10 +7,11 @@ NOT_MEASURED = "not_measured"
 
 
 def inflect(number: float, noun: str) -> str:
-    """Return the noun that follows a number: `run` after 1; `runs`, `passes`, `breaches` and `entries` after others."""
+    """Return the noun that follows a number: `run` after 1; `runs`, `passes`, `breaches`, `entries` and `studies` after
+    others."""
     if number == 1:
         return noun
-    if noun.endswith("ry"):
+    if noun.endswith(("ry", "dy")):
         return f"{noun[:-1]}ies"
     return f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 

@@ -473,6 +473,7 @@ def build_timings(ranks: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
         walls = [step["wall_ns"] for step in noted["steps"]]
         sequences, tokens = infer_batch(noted)
         scalars = {"sequences_per_step": sequences, "tokens_per_step": tokens, "forwards_per_step": noted["forwards"]}
+        scalars["flops_per_step"] = noted.get("flops_per_token", 0.0) * tokens
         scalars = {name: value for name, value in scalars.items() if value}
         scalars |= add_up_generation(noted["steps"])
         scalars |= list_wait_scalars(noted)

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from .generation import note_shift
 from .module_ranges import list_module_parameters, list_sizes, list_tensors, read_own
-from .script_facts import describe_inputs, describe_model, describe_parameters, find_autocast_dtype, list_fields
+from .script_facts import (
+    count_flops,
+    describe_inputs,
+    describe_model,
+    describe_parameters,
+    find_autocast_dtype,
+    list_fields,
+)
 
 MOST_OUTPUTS = 8
 """Tensors of a call that are watched: its loss or its logits are among the first."""
@@ -171,7 +178,8 @@ def describe_calls(calls: list[NotedCall], made_autocast: str, held: list[Tensor
     models = [describe_model(call.module, call.autocast, made_autocast) for call in of_models]
     facts = models[0] | {"inputs": first.inputs, "training": first.trains}
     if len(models) == 1:
-        return facts
+        is_trained = first.trains and any(call.is_reached for call in calls)
+        return facts | {"flops_per_token": count_flops(first.module, first.inputs) if is_trained else 0.0}
     names = [model["model"] for model in models[:MOST_NAMES]]
     more = [f"{len(models) - MOST_NAMES} more"] if len(models) > MOST_NAMES else []
     return facts | {

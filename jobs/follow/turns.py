@@ -31,13 +31,13 @@ from .module_ranges import ModuleRanges
 from .plan import Plan, Stage
 from .program_requests import ProgramRequests
 from .script_facts import (
+    count_flops,
     count_room,
     count_workers,
     describe_call,
     find_autocast_dtype,
     find_device_type,
     read_machine,
-    unwrap,
 )
 from .script_places import Places
 from .step_calls import CallRecorder
@@ -405,21 +405,3 @@ class IssueClock:
         self.times[name] = self.times.get(name, 0.0) + perf_counter_ns() - self.begin
         synchronize()
         self.begin = perf_counter_ns()
-
-
-def count_flops(model: nn.Module, inputs: list[dict[str, Any]]) -> float:
-    """Count the FLOPs of forward and backward passes for one token, by the formula of PaLM: six for each weight of a
-    linear layer, and of attention 12 for each layer, dimension and token of context, if the model's `config` shows
-    these. Of causal attention 6, unlike PaLM: the mask hides half of the scores."""
-    linear_layers: list[Any] = [
-        part
-        for part in model.modules()
-        if isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"  # the linear layer of GPT-2
-    ]
-    weights: int = sum(part.weight.numel() for part in linear_layers)
-    config = getattr(unwrap(model), "config", None)
-    known = [getattr(config, name, 0) for name in ("num_hidden_layers", "hidden_size")]
-    layers, width = (number if isinstance(number, int) else 0 for number in known)
-    context = next((int(each["shape"][1]) for each in inputs if len(each["shape"]) == 2), 0)
-    is_causal = any(getattr(part, "is_causal", False) is True for part in model.modules())
-    return 6.0 * weights + (6.0 if is_causal else 12.0) * layers * width * context

@@ -13,7 +13,7 @@ from profiler_job.jobs.contract.changes import CHANGES, TRIABLE
 from profiler_job.jobs.follow.apply_changes import Changes
 from profiler_job.jobs.follow.changes import compile as compiling
 from profiler_job.jobs.follow.kernel_shares import add_up_kernels
-from profiler_job.jobs.follow.turns import count_flops
+from profiler_job.jobs.follow.script_facts import count_flops
 
 SWITCHED = [name for name in TRIABLE if not CHANGES[name].needs_process]
 KINDS = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and "__init__" in vars(kind)]
@@ -226,3 +226,9 @@ def test_flops_of_a_token_are_those_of_linear_layers_and_attention():
     assert count_flops(model, inputs) == of_linear_layers + 12.0 * 2 * 64 * 512
     next(model.children()).is_causal = True  # as attention of Hugging Face's models has it: the mask hides half
     assert count_flops(model, inputs) == of_linear_layers + 6.0 * 2 * 64 * 512
+    model.config = None
+    first = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
+    first.weight.requires_grad_(False)  # as LoRA leaves weights: without their gradient
+    assert count_flops(model, inputs) == 6.0 * (8 * 16 + 16 * 1030) - 2.0 * first.weight.numel()
+    first.weight.data = first.weight.data.flatten()  # as FSDP keeps its part
+    assert count_flops(model, inputs) == 0.0

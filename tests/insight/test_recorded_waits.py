@@ -460,3 +460,18 @@ def test_the_page_keeps_loaders_apart_and_names_garbage_without_samples(results,
     assert any("garbage" in line for line in lines)
     assert answers.of_script.facts["worker_ns"] is None, "two loaders have no common time"
     assert first.replace(" ", "") in re.sub(r"\s", "", format_findings(answers, 100))
+
+
+@pytest.mark.parametrize(("flop_per_s", "shown"), [(98.95e12, "10%"), (0.0, "")], ids=["known", "not known"])
+def test_the_first_page_of_a_script_has_the_mfu_if_its_flops_are_known(recording, tmp_path, flop_per_s, shown):
+    """`tune` had it, and `profile` did not. 989.5 TFLOP/s in BF16 are the sheet peak."""
+    step_ns = answer_script(recording).of_run.facts["step_ns"]
+    row = {"run_id": str(recording.runs["run_id"].iloc[0]), "rank": 0, "figure": "flops_per_step", "unit": ""}
+    row["value"] = flop_per_s * step_ns / 1e9
+    scalars = pd.concat([recording.figures, pd.DataFrame([row])[[*recording.figures]]], ignore_index=True)
+    runs = recording.runs.assign(gpu_name="NVIDIA H200", precision="bf16")
+    one = replace(recording, runs=runs, figures=scalars)
+    labels = {key: family.label for key, family in FAMILIES.items()}
+    write_script_page(Site(tmp_path, (), labels, ("size", "context_length")), one)
+    html, page = read_shown(tmp_path, "index.md"), read_page(tmp_path / "index.md")
+    assert (f"MFU <b>{shown}</b>" in html) == ("MFU" in html) == ("MFU" in page) == bool(shown)

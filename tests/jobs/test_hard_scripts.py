@@ -70,6 +70,25 @@ for i in range(30):
 
 
 @pytest.mark.long
+def test_the_flops_of_a_step_of_tokens_are_known(followed):
+    """The home of one's own profile had no MFU, though `tune` had one."""
+    source = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Embedding(32, 8), nn.Linear(8, 32))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for i in range(30):
+    optimizer.zero_grad()
+    model(torch.randint(0, 32, (4, 16))).logsumexp(-1).mean().backward()
+    optimizer.step()
+"""
+    printed, code, noted = followed(source)
+    assert code == 0, printed
+    scalars = {row["figure"]: row["value"] for row in script.build_timings(followed.ranks)["figures"]}
+    assert scalars["flops_per_step"] == 6 * 8 * 32 * 4 * 16 == noted["flops_per_token"] * scalars["tokens_per_step"]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     "before",
     ["with torch.no_grad(): other(torch.randn(64, 8))", "other.requires_grad_(False)(torch.randn(64, 8))"],

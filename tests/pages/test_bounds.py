@@ -118,12 +118,13 @@ def test_the_verdict_has_the_limits_in_bf16_next_to_those_in_fp32():
     """Home showed a step in BF16 that memory limits, and below it that memory limits none of 60 runs."""
     first = made_up(oom={})
     trained = dataclasses.replace(first, runs=first.runs.assign(precision="bf16", attention="sdpa"))
-    assert page_context.ask(bounds.QUESTION, first, calibration=RATES).claims["counts"].values["bf16_all"] == 0
+    assert page_context.ask(bounds.QUESTION, first, calibration=RATES).claims["counts"].values["bf16"] is None
     answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={TRAINED: trained})
     found, rows = answer.claims["counts"].values, answer.tables["regimes"].rows.query("precision == 'bf16'")
-    assert 0 < found["bf16_num"] <= found["bf16_all"] == len(rows) and found["bf16_attention"] == "fused attention"
-    name = found["bf16_limit"].removeprefix("the ")
-    assert found["bf16_num"] == (rows["limit"].str.lower() == name.lower()).sum()
+    of_bf16 = found["bf16"]
+    assert 0 < of_bf16["num"] <= of_bf16["num_all"] == len(rows) and of_bf16["attention"] == "fused attention"
+    name = of_bf16["limit"].removeprefix("the ")
+    assert of_bf16["num"] == (rows["limit"].str.lower() == name.lower()).sum()
 
 
 def test_another_recording_of_a_run_may_have_other_bounds():
@@ -259,8 +260,15 @@ def test_compiled_steps_have_a_panel_and_are_not_counted_with_those_in_bf16():
     first = made_up(oom={})
     runs = first.runs.astype({"run_id": str}).assign(precision="bf16", attention="sdpa", optimizer="fused")
     both = pd.concat([runs.assign(compile="off"), runs.assign(compile="default", run_id=runs["run_id"] + "-c")])
-    trained = dataclasses.replace(first, runs=both)
+    tables = {name: getattr(first, name) for name in ("steps", "kernels", "memops")}
+    twice = {
+        name: pd.concat([rows.assign(run_id=rows["run_id"].astype(str) + end) for end in ("", "-c")], ignore_index=True)
+        for name, rows in tables.items()
+    }
+    trained = dataclasses.replace(first, runs=both, **twice)
     answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={TRAINED: trained})
     rows = answer.tables["regimes"].rows
     num_of = rows.groupby(["precision", "compile"]).size()
-    assert num_of["bf16", "off"] == num_of["bf16", "default"] == answer.claims["counts"].values["bf16_all"]
+    found = answer.claims["counts"].values
+    assert num_of["bf16", "off"] == num_of["bf16", "default"] == found["bf16"]["num_all"]
+    assert found["compiled"] == found["bf16"]

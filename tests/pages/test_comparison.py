@@ -207,6 +207,10 @@ def test_a_run_that_is_compared_with_itself_has_one_page(compared, tmp_path):
     assert not [path for path in pages if "runs-b" in path] and [path for path in pages if "runs-a" in path]
 
 
+def test_pairs_are_counted_by_mode(compared, links):
+    assert comparison.answer(compared, links).facts["modes"] == [("forward pass", 1), ("training step", 1)]
+
+
 def test_runs_without_a_partner_are_listed_with_the_reason(compared):
     second = compared.second
     more = second.runs.iloc[[0]].assign(run_id="other", context_length=256)
@@ -358,10 +362,12 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
         )
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = read_page(tmp_path / "report" / "runs" / f"{names['fp32']}.md")
-    assert f"[bf16](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
+    assert f"[bf16 (BF16 autocast)](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
     assert f"[why](../../report/comparison.md?of=bf16/{names['fp32']})" in mine
     theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
-    assert f"[fp32](../../report/runs/{names['fp32']}.md) (A; this run is B): step " in theirs
+    assert "[Runs](../runs.md) · recording bf16 · BF16" in theirs and " · recording " not in mine
+    other = f"[fp32 (FP32 without tensor cores)](../../report/runs/{names['fp32']}.md)"
+    assert f"{other} (A; this run is B): step " in theirs
     overview = read_page(tmp_path / "index.md")
     assert "[Comparison: x against y](report/comparison.md?of=given)" in overview
     shown = html.unescape(overview)

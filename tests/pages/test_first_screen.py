@@ -7,7 +7,7 @@ import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
-from profiler_job.analysis.insight.advice_lines import format_run_advice
+from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, format_run_advice
 from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen, run_page
@@ -16,7 +16,13 @@ from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.prediction.measured import COLUMNS as COLUMNS_OF_GAINS
 from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render import text
-from profiler_job.analysis.render.screen_source import NOT_THE_LIMIT, explain_gain, format_gain, to_markdown
+from profiler_job.analysis.render.screen_source import (
+    NOT_THE_LIMIT,
+    ONLY_CHANGE,
+    explain_gain,
+    format_gain,
+    to_markdown,
+)
 from profiler_job.analysis.site.page_context import NOTHING, make_site
 from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
@@ -71,7 +77,7 @@ def test_of_one_choice_what_was_measured_goes_before_a_bound(names):
         (float("inf"), "measured once", "in one process each"),
     ],
 )
-@pytest.mark.parametrize(("shown_ns", "where"), [(1.004e8, ""), (1.1e8, ", in another recording")])
+@pytest.mark.parametrize(("shown_ns", "where"), [(1.004e8, ""), (1.1e8, ", measured another time")])
 def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_agree(
     apart, why, line, shown_ns, where
 ):
@@ -88,7 +94,7 @@ def test_a_change_that_was_measured_has_its_times_and_a_ratio_only_if_processes_
 @pytest.mark.parametrize(
     ("before_ns", "after_ns", "ratio", "gain", "words"),
     [
-        (488e6, 247e6, (1.92, 1.90, 1.95), "1.92× as fast", "[1.90–1.95], by turns"),
+        (488e6, 247e6, (1.92, 1.90, 1.95), "1.92× as fast", "[1.90–1.95], both in one process"),
         (488e6, 254e6, (1.92, 1.90, 1.95), "488 → 254\u202fms", "1.92× [1.90–1.95]"),
         (2163e6, 519e6, (4.17, 4.15, 4.18), "2.16\u202fs → 519\u202fms", "4.17× [4.15–4.18]"),
     ],
@@ -101,7 +107,8 @@ def test_two_times_give_the_ratio_next_to_them(before_ns, after_ns, ratio, gain,
     [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), before_ns)
     assert (format_gain(card), explain_gain(card)) == (gain, words)
     [line] = format_run_advice(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured))
-    assert ("instead of" in line) == ("by turns" not in words) and ("by turns" in line) == ("by turns" in words)
+    is_in_one = IN_ONE_PROCESS in words
+    assert ("instead of" in line) != is_in_one and (IN_ONE_PROCESS in line) == is_in_one
 
 
 @pytest.mark.parametrize(("is_slow", "words"), [(False, ""), (True, " on a slow CPU")])
@@ -111,7 +118,7 @@ def test_a_ratio_by_turns_that_is_far_from_that_of_the_times_stands_alone(is_slo
     row = ("a", ("compile",), 34e6, 13e6, 3.8, 3.4, 4.1, "trained", 0.0, True, is_slow)
     measured = pd.DataFrame([row], columns=GAINS)
     [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 34e6)
-    assert (format_gain(card), explain_gain(card)) == ("3.8× as fast", "[3.4–4.1], by turns" + words)
+    assert (format_gain(card), explain_gain(card)) == ("3.8× as fast", "[3.4–4.1], both in one process" + words)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +130,24 @@ def test_an_interval_never_reads_as_if_it_held_1_or_had_no_width(low, high, word
     assert explain_gain(card) == words
 
 
-def test_twice_the_batch_is_for_the_same_tokens():
-    measured = pd.DataFrame([("a", ("larger_batch",), 4e7, 2e7, 2.0, 1.8, 2.2, "h", 0.0, True, False)], columns=GAINS)
-    [card] = choose_cards(run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured), 4e7)
-    assert explain_gain(card) == "2.0× [1.8–2.2], for the same tokens"
+@pytest.mark.parametrize(
+    ("rate", "after_ns", "gain", "words"),
+    [
+        (50e3, 2e7, "50k → 100k tokens/s", "2.0× [1.8–2.2]"),
+        (None, 2e7, "2.0× the tokens/s", "[1.8–2.2]"),
+        (50e3, 1e7, "2.0× the tokens/s", "[1.8–2.2], both in one process"),
+    ],
+    ids=["known", "unknown tokens", "times give another ratio"],
+)
+def test_twice_the_batch_gives_more_tokens_a_second(rate, after_ns, gain, words):
+    """Its step is longer: `40 → 20 ms for the same tokens` is the time of no step."""
+    row = ("a", ("larger_batch",), 4e7, after_ns, 2.0, 1.8, 2.2, "h", 0.0, True, False)
+    measured = pd.DataFrame([row], columns=GAINS)
+    ranked = run_advice.rank_changes(pd.DataFrame(columns=["change"]), measured)
+    [card] = choose_cards(ranked, 4e7, rate)
+    assert (format_gain(card), explain_gain(card)) == (gain, words)
+    [line] = format_run_advice(ranked)
+    assert ": measured, 2.00× the tokens/s; do: " in line
 
 
 def test_what_was_measured_and_is_not_faster_has_no_card_with_a_bound():
@@ -178,7 +199,7 @@ def test_a_card_of_a_precision_says_that_it_changes_nothing_else():
     """A card promised 540 ms in BF16, and the state BF16, which also has fused attention and AdamW, took 269."""
     for name, is_alone in (("bf16", True), ("tf32", True), ("compile", False)):
         [card] = choose_cards([measured(name, 2, 1.9, 2.1)], 100.0)
-        assert explain_gain(card).endswith(", alone") == is_alone
+        assert explain_gain(card).endswith(ONLY_CHANGE) == is_alone
 
 
 def test_a_change_that_rounds_more_has_a_caution_on_its_card(tmp_path):
@@ -194,14 +215,9 @@ def test_a_change_that_rounds_more_has_a_caution_on_its_card(tmp_path):
 
 def test_a_larger_batch_saves_time_of_the_same_work_and_not_of_its_step():
     [card] = choose_cards([bounded("larger_batch", 53e6) | {"fits_limit": True}], 115e6)
-    assert format_gain(card) == "could save up to 53\u202fms"
-    assert explain_gain(card) == "of 115\u202fms for the same tokens, not measured"
-
-
-def test_half_of_a_step_is_half_whatever_both_round_to():
-    """A card had 18 of 35 ms."""
+    assert (format_gain(card), explain_gain(card)) == ("could give up to 1.9× the tokens/s", "not measured")
     [card] = choose_cards([bounded("larger_batch", 17.6e6)], 35.2e6)
-    assert format_gain(card) == "could save up to half"
+    assert (format_gain(card), explain_gain(card)) == ("could give up to 2.0× the tokens/s", NOT_THE_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +272,7 @@ def test_the_limits_name_the_kinds_of_their_parts():
         [("a", 10.0, "forward", "FFN", "matmul", 4.0), ("a", 10.0, "forward", "", "wait", 6.0)], columns=COLUMNS
     )
     limit = StepLimit({COMPUTE: 4.0, MEMORY: 0.0, CPU: 6.0})
-    screen = first_screen.describe_screen(RUN, parts, limit, [], {"step_ns": 10.0})
+    screen = first_screen.describe_screen(RUN, parts, limit, [], {"step_ns": 10.0, "tokens_per_s": None})
     assert screen["headline"] == "The GPU waits for the CPU 60% of this step"
     assert {of["name"]: of["kinds"] for of in screen["limits"] if of["share"]} == {
         "compute": ["matmul"],

@@ -2,11 +2,13 @@
 
 import ast
 import inspect
+from types import SimpleNamespace
 
 import pytest
 
-from profiler_job.analysis.pages.question import Section
+from profiler_job.analysis.pages.question import Inputs, Section
 from profiler_job.analysis.pages.questions import ALL_QUESTIONS, QUESTIONS, STUDIES
+from profiler_job.analysis.site.question_pages import name_recordings
 from profiler_job.jobs.contract import studies
 
 LONGEST = 80
@@ -36,6 +38,16 @@ def test_questions_have_letters_slugs_and_places_of_their_own():
     assert len({*places}) == len(places) == len({question.slug for question in ALL_QUESTIONS.values()})
     assert QUESTIONS | STUDIES == ALL_QUESTIONS and not QUESTIONS.keys() & STUDIES.keys()
     assert all(question.section is not Section.MORE for question in ALL_QUESTIONS.values())
+
+
+@pytest.mark.parametrize("question", STUDIES.values(), ids=lambda question: question.slug)
+def test_a_page_names_all_recordings_that_it_shows(question):
+    assert {*question.reads} <= {*studies.STUDIES} and bool(question.reads) == ("studies" in question.needs)
+    recorded = {name: SimpleNamespace(manifest={"name": f"{name}_1"}) for name in ("", *studies.STUDIES)}
+    others = {name: rec for name, rec in recorded.items() if name}
+    given = Inputs(recording=recorded[question.study or ""], main=recorded[""], studies=others)
+    shown = {question.study or "", *question.reads, *[""] * ("main" in question.needs)}
+    assert {*name_recordings(question, given)["name"].split(", ")} == {f"{name}_1" for name in shown}
 
 
 def test_studies_of_questions_can_be_recorded():

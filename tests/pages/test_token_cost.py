@@ -1,5 +1,6 @@
 """What a token costs: the parts of a step add up, prices are listed, and two GPUs are compared by equal steps."""
 
+import dataclasses
 import re
 from collections import defaultdict
 
@@ -51,6 +52,20 @@ def test_two_gpus_are_compared_by_the_same_steps_the_cheaper_first():
     said = found.claims["gpus"].values
     assert (said["cheap"], said["dear"]) == ("H100", "H200") and said["price"] == pytest.approx(4.59 / 3.99)
     assert said["models"] == ["small (0.13B)"] and said["memory_gb"] == 141
+
+
+def test_two_gpus_are_compared_by_the_fastest_process_of_each():
+    """The median of three processes on the H100 stood against the fastest of three on the H200, whose runs took turns:
+    a slow CPU made the H100 slower."""
+    one, two = make_recording(H200), make_recording(H100)
+    wall = pd.to_numeric(two.steps["wall_ns"])
+    slower = two.steps.assign(process=1, wall_ns=wall * 3)
+    slowest = two.steps.assign(process=2, wall_ns=wall * 4)
+    two = dataclasses.replace(two, steps=pd.concat([two.steps, slower, slowest], ignore_index=True))
+    found = ask(one, attention=two)
+    rows = found.tables["gpus"].rows
+    assert rows["step_ratio"].tolist() == pytest.approx([1.0, 1.0], rel=1e-3)
+    assert rows["cost_ratio"].tolist() == pytest.approx([4.59 / 3.99] * 2, rel=1e-3)
 
 
 def test_models_that_only_the_dearer_gpu_ran_are_counted():
@@ -152,7 +167,7 @@ def test_what_the_cpu_changes_has_two_digits(tmp_path):
     site = page_context.make_site(main, tmp_path)
     question = token_cost.QUESTION
     words = site.render_blocks(question.page, question.slug, question.template, found, ("findings",)).markdown
-    assert "the step was 1.2× as fast, and tokens cost 0.93× as much." in words
+    assert "the step of the fastest process was 1.2× as fast, and tokens cost 0.93× as much." in words
     assert not re.findall(r"\d\.\d% of (?:the|its)", words)
 
 

@@ -1,11 +1,8 @@
 """What the picker of the home page offers and no recording has: the nearest step, and memory predicted for it."""
 
-import math
-
-import pytest
-
 from profiler_job.analysis.pages import home_cases, unmeasured_cases
 from profiler_job.analysis.pages.home_cases import BF16, FP32, CaseNumbers, HomeCase
+from profiler_job.analysis.site.page_context import NOTHING, make_site
 from tests.synthetic import recording
 
 H200, H100 = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
@@ -44,7 +41,7 @@ def test_a_model_between_two_measured_ones_is_offered_with_predicted_memory():
     found = {one.at: one for one in unmeasured_cases.list_unmeasured(CASES, models, is_training=True)}
     one = found["1.3B", "1,024", "4", "H100"]
     assert one.nearest.at == ("large (0.97B)", "1,024", "4", "H100")
-    assert one.ratios == pytest.approx((0.772, 1, 1), abs=1e-3)
+    assert one.differs == ("model",)
     assert {state: round(need.peak_bytes / 2**30) for state, need in one.memory.items()} == {FP32: 44, BF16: 29}
     assert all(need.fits for need in one.memory.values())
     assert [case.at[0] for case in found["1.3B", "1,024", "4", "H200"].around] == [LARGE[0], XL[0]]
@@ -76,8 +73,13 @@ def test_forward_passes_have_no_predicted_models():
     assert len(models) == 2 and not [*unmeasured_cases.list_unmeasured(cases, models, is_training=True)]
 
 
-def test_ratios_of_what_is_not_known_are_nan():
+def test_the_choices_are_named_that_the_nearest_case_has_another_of(tmp_path):
+    """A note said `0.062x the batch`."""
     cases = [make_case("mine", 0, 128), make_case("mine", 0, 256), make_case("other", 0, 128)]
     models = unmeasured_cases.list_models(cases, is_training=True)
     [one] = unmeasured_cases.list_unmeasured(cases, models, is_training=True)
-    assert one.nearest.at[0] == "other" and math.isnan(one.ratios[0]) and one.ratios[1:] == (0.5, 1)
+    assert one.nearest.at[0] == "other" and one.differs == ("context",)
+    html = make_site(recording(("small",), (128,)), tmp_path).render_part(
+        "index.md", "home_unmeasured.html", NOTHING, one=one, around=[]
+    )
+    assert "another context" in html

@@ -27,8 +27,6 @@ FOREIGN = "my_models:build"
 SHAPE = ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size")
 MODES = ("forward", "train_step")
 STUDIES = ("attention", "memory", "optimizer", "precision")
-MFU = re.compile(r"^\|   step [^\n]* MFU [^\n]*\n[^\n]*\n\|[^|]*\|[^|]*\| *([^|]*?) *\|", re.MULTILINE)
-"""The MFU in the key numbers of a run: their third column."""
 RATES = pd.DataFrame(
     [
         {"figure": figure, "unit": unit, "value": value, "low": value, "high": value, "repeats": 3, "gpu_name": "H200"}
@@ -89,8 +87,7 @@ def test_every_page_is_written(rec, tmp_path):
     assert not [name for name, text in of_runs.items() if re.search(r"\b(nan|inf|NaN|None)\b", text)]
     page = pages["small-ctx128-fp32-naive-forward-my_models.build.md"]
     assert FOREIGN in page and "layers ×" not in page
-    (mfu,) = MFU.findall(page)
-    assert mfu == "not known" and page.count("MFU") == 1
+    assert "MFU" not in page, "its FLOPs are not known"
     assert "parameters · " not in pages["small-ctx256-fp32-naive-train_step-my_models.build.md"]
 
 

@@ -38,13 +38,15 @@ def test_a_report_that_is_there_stays(config, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["https://example.org/one/tool", ""])
-def test_guides_name_the_repository_where_it_is_known(config, address):
+@pytest.mark.parametrize("name", ["profile", "rented"])
+def test_guides_name_the_repository_where_it_is_known(config, address, name):
     config.extra = {"repository": address}
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="guide/profile.md"), meta={})
-    words = (ROOT / "site" / "guide" / "profile.md").read_text()
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=f"guide/{name}.md"), meta={})
+    words = (ROOT / "site" / "guide" / f"{name}.md").read_text()
     install = next(line for line in write_first.on_page_markdown(words, page, config).splitlines() if "uv tool" in line)
     assert "URL" not in install, "a placeholder looks like code"
-    assert install.endswith(f"'profiler-job[site] @ git+{address}'") if address else "'.[site]'" in install
+    of_clone = next(line for line in (ROOT / "README.md").read_text().splitlines() if "uv tool" in line)
+    assert install.endswith(f"'profiler-job[site] @ git+{address}'") if address else install == of_clone
 
 
 def test_tags_of_templates_leave_no_lines():

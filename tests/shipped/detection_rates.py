@@ -2,7 +2,7 @@
 
     python -m tests.shipped.detection_rates
 
-writes the table of the guide on what was tested. The simulated noise has the spread of shipped runs.
+writes the table of the guide on `compare`. The simulated noise has the spread of shipped runs.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.step_limit import CPU
 from tests.comparison.simulated_turns import NOISE, judge_simulated
 from tests.shipped.sides import measured, side
 
-GUIDE = Path(__file__).resolve().parents[2] / "site" / "guide" / "tested.md"
+GUIDE = Path(__file__).resolve().parents[2] / "site" / "guide" / "compare.md"
 HEAD = "| test, and what limits the step | no change | 1% | 2% | 3% | 5% |"
 CHANGES = (0.0, 0.01, 0.02, 0.03, 0.05)
 NUM_ROUNDS = {"the GPU": (8,), "the CPU": (8, 16, 32)}

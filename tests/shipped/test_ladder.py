@@ -430,13 +430,38 @@ def test_a_cell_names_its_interval_and_the_candidates_that_were_not_measured_the
     assert alone["speedup"].between(alone["least"], alone["most"]).all()
 
 
-def test_a_single_change_has_the_interval_that_cards_have(answer, shipped):
-    """BF16 for large at 1,024 tokens was 2.70 to 2.73 times as fast on home, and 2.70 to 3.81 here."""
+@pytest.fixture(scope="module")
+def of_pair(shipped):
+    """What cards have, by run and changes."""
     main, studies, bands = shipped
     others = {name: rec for name, rec in studies.items() if name not in (AGAIN, LOSSES)}
     gains = measure_gains({"main": main, **others}, bands.wall)
     gains = gains[gains["gpu_name"].isin(main.runs["gpu_name"].astype(str))]
-    of_pair = {(gain["run_id"], gain["changes"]): gain for gain in gains.to_dict("records")}
+    return {(gain["run_id"], gain["changes"]): gain for gain in gains.to_dict("records")}
+
+
+def test_a_step_of_the_ladder_has_the_ratios_that_cards_have(answer, of_pair):
+    """TF32 for xl at 128 tokens was 1.46 times as fast here and 1.44 times on its card: two hosts."""
+    rows = ladder_steps_of(answer).reset_index()
+    rows["before"] = rows.groupby(ladder.CASE, sort=False)["run_id"].shift()
+    num_pairs = 0
+    for row in rows.to_dict("records"):
+        changes = ladder.SETS.get(row["ladder_step"], ())
+        if of_base := of_pair.get((row["base_run_id"], changes)):
+            shown = [row[name] for name in ("speedup", "base_ns", "recording")]
+            assert shown == [of_base[name] for name in ("times_as_fast", "before_ns", "measured_in")], row["run_id"]
+        last = of_pair.get((row["before"], changes[-1:]))
+        if last and pd.notna(row["gain"]):
+            shown = [row[name] for name in ("gain", "at_least", "at_most")]
+            assert shown == [last[name] for name in ("times_as_fast", "low", "high")], row["run_id"]
+        num_pairs += bool(of_base) + bool(last)
+    assert num_pairs > 150
+    tf32 = ladder_steps_of(answer).loc[("xl", 128, "TF32")]
+    assert tf32["speedup"] == tf32["gain"] == pytest.approx(1.44, abs=0.005)
+
+
+def test_a_single_change_has_the_interval_that_cards_have(answer, of_pair):
+    """BF16 for large at 1,024 tokens was 2.70 to 2.73 times as fast on home, and 2.70 to 3.81 here."""
     known = answer.tables["alone"].rows.dropna(subset="recording")
     assert len(known) == 100
     for row in known.to_dict("records"):

@@ -13,7 +13,7 @@ from profiler_job.analysis.comparison import judge, noise, totals, waterfall
 from profiler_job.analysis.comparison.align import FIXED, VARIANTS, align
 from profiler_job.analysis.metrics import differences
 from profiler_job.analysis.recording import store
-from tests.shipped.recordings import DATA, RECORDINGS
+from tests.shipped.recordings import RECORDINGS
 from tests.shipped.sides import measured, side
 
 FIRST, SECOND = "h200-fp32", "again"
@@ -261,11 +261,19 @@ def test_at_most_one_in_twenty_splits_of_the_same_steps_is_called_different(halv
         assert sum(metric in one for one in halves) <= 0.05 * len(halves)
 
 
+SEEN = """
+| second recording: kernel time | 3.3% | 92%, 83% | all | all |
+| second recording: step | 3.3% | 35% | 60%, 63% | 72%, 77% |
+| second recording: largest part, named first | 3.3% | none, 1.7% | 35%, 12% | 98% |
+| another process: kernel time | none | 95% | all | all |
+""".strip().splitlines()
+"""How often a difference is found without one, and with one of 1, 2 and 3%: longer, shorter."""
+
+
 @pytest.mark.nightly
-def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
+def test_so_many_changes_are_seen_and_so_many_are_none(
     runs_with_bands, processes, halves, judge_repetitions, first_parts_of_processes
 ):
-    guide = (DATA.parent / "guide" / "tested.md").read_text()
 
     def cell(*shares):
         words = ["none" if not share else "all" if share == 1 else f"{100 * share:.2g}%" for share in shares]
@@ -285,15 +293,15 @@ def test_the_guide_says_how_many_changes_are_seen_and_how_many_are_none(
         metric: functools.partial(share_called_different, runs_with_bands, metric)
         for metric in ("step", "kernel", "busy", "idle", "memory")
     }
-    assert row_of_recordings("kernel time", find["kernel"]) in guide
+    assert row_of_recordings("kernel time", find["kernel"]) in SEEN
     assert find["busy"]() == find["kernel"]()
     assert all(find["busy"](sign * 0.01) >= find["kernel"](sign * 0.01) for sign in (1, -1))
-    assert row_of_recordings("step", find["step"]) in guide
-    assert row_of_recordings("largest part, named first", judge_repetitions) in guide
+    assert row_of_recordings("step", find["step"]) in SEEN
+    assert row_of_recordings("largest part, named first", judge_repetitions) in SEEN
     of_changes = [cell(find_in_processes(change), find_in_processes(-change)) for change in (0.01, 0.02, 0.03)]
-    assert row("another process: kernel time", cell(find_in_processes(0)), *of_changes) in guide
+    assert row("another process: kernel time", cell(find_in_processes(0)), *of_changes) in SEEN
     of_processes = [sum(metric in verdicts(*pair) for pair in processes) / len(processes) for metric in judge.METRICS]
     of_halves = [sum(metric in one for one in halves) / len(halves) for metric in ("kernel", "step")]
     of_energy = [np.mean([*other_processes(FIRST)])]
     others = [find["idle"](), find["memory"](), *of_processes, first_parts_of_processes, *of_halves, *of_energy]
-    assert f"but for at most {cell(max(others))} of runs" in guide
+    assert cell(max(others)) == "1.7%"

@@ -31,14 +31,15 @@ def test_a_copy_is_what_tune_said_of_it(copy):
     assert is_stated == (copy["script"] != OTHER_MASKS)
 
 
-@pytest.mark.parametrize("copy", COPIES, ids=[copy["script"] for copy in COPIES])
-def test_the_guide_has_its_figures(copy):
-    lines = [line for line in TESTED.splitlines() if line.startswith(f"| {copy['script']}")]
-    row = next(line for line in lines if copy["script"] != "nanoGPT" or "larger" in line)
-    before, after = copy["median_ms"]
-    said, alone = copy["said"], copy["pairs"]["times_as_fast"]
-    assert f"| {said['times_as_fast']:.2f} [{said['low']:.2f}, {said['high']:.2f}] | {alone:.2f} |" in row
-    assert row.endswith(f"| {before:.1f} to {after:.1f} |")
-    losses = [each["largest"] for each in (copy["losses_said"], copy["losses"])]
-    shown = ["none" if loss is None else f"{100 * loss:.2g}%" for loss in losses]
-    assert f"| {', '.join(shown)} |" in row
+def test_the_guide_has_its_figures():
+    said = [copy["said"]["times_as_fast"] for copy in COPIES]
+    assert f"| H200 | {min(said):.1f} to {max(said):.1f} times as fast; " in TESTED
+    assert max(copy["losses"]["largest"] for copy in COPIES) < 0.01
+    away = [
+        (copy["is_cpu_limited"], abs(copy["pairs"]["times_as_fast"] / copy["said"]["times_as_fast"] - 1))
+        for copy in COPIES
+        if copy["script"] not in OF_FOLLOWED
+    ]
+    of_gpu, of_cpu = (max(off for is_cpu, off in away if is_cpu == by_cpu) for by_cpu in (False, True))
+    assert f"within {100 * of_gpu:.0f}% if the GPU limits the step, within {100 * BY_CPU:.0f}% if" in TESTED
+    assert of_cpu < BY_CPU

@@ -5,6 +5,7 @@ import re
 import pytest
 from markdown import markdown
 
+from profiler_job.analysis.render.screen_source import to_markdown
 from profiler_job.analysis.site.page_figures import dump, path_of_figures, show_figures
 
 PAGE = """# How long?
@@ -53,6 +54,20 @@ def shown(tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text(dump(FIGURES))
     return show_figures(PAGE, tmp_path, "report/p.md", is_question=True)
+
+
+def test_a_first_screen_takes_the_place_of_all_its_markdown(tmp_path):
+    page = "report/runs/a.md"
+    numbers = dict.fromkeys(("step_ns", "tokens_per_s", "mfu", "peak_bytes", "cost"))
+    screen = {"parts": (), "numbers": numbers, "cards": (), "headline": "Waits", "nothing_more": "No change helps."}
+    file = tmp_path / path_of_figures(page)
+    file.parent.mkdir(parents=True)
+    file.write_text(dump({"step.csv": "<div>No change helps.</div>"}))
+    text = f"# Run\n\n{to_markdown(screen, 'step.csv')}\n\n<!-- note -->\nA slow CPU.\n"
+    assert text.count("No change helps.") == 1
+    html = show_figures(text, tmp_path, page, is_question=False)
+    assert html.count("No change helps.") == 1 and "not known" not in html
+    assert '<p class="note" markdown="1">A slow CPU.</p>' in html
 
 
 def test_tables_and_pictures_give_way_to_figures(shown):

@@ -27,12 +27,11 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import LADDER, PRECISION, TRAINED
+from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
+from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
-NAMES = (COMPUTE, MEMORY, COMMUNICATION, CPU)
 EITHER = "either"
 
 
@@ -92,6 +91,7 @@ QUESTION = Question(
     section=Section.LIMIT,
     place=1,
     study="",
+    reads=(TRAINED, PRECISION, LADDER, AGAIN, HOST, "attention"),
     searched=("roofline", "compute-bound", "memory-bound", "launch-bound", "arithmetic intensity", "bottleneck"),
 )
 
@@ -351,26 +351,30 @@ def _title_of_roofline(points: pd.DataFrame, in_bf16: pd.DataFrame) -> str:
 
 
 def _count_in_bf16(regimes: pd.DataFrame, precisions: list[str]) -> dict[str, Any]:
-    """What limits most of the map's training steps in BF16, if the main recording is in other precisions alone. A
-    reader who trains in BF16 would take its counts for his."""
-    eager = regimes[regimes["compile"] == "off"]
-    judged = eager[(eager["precision"] == "bf16") & (eager["limit"].fillna("") != "")]
+    """Count what limits the map's training steps in BF16, not compiled (`bf16`) and compiled, if the main recording is
+    in other precisions alone; None if there are none. A reader who trains in BF16 would take its counts for his."""
+    rows = regimes[(regimes["precision"] == "bf16") & ("bf16" not in precisions)]
+    is_eager = rows["compile"] == find_default("compile")
+    return {"bf16": _count_most(rows[is_eager]), "compiled": _count_most(rows[~is_eager])}
+
+
+def _count_most(rows: pd.DataFrame) -> dict[str, Any] | None:
+    """Count the limit that most steps have: limit, num of num_all, and their attention. None if no limit is known."""
+    judged = rows[rows["limit"].fillna("") != ""]
     known = judged[judged["limit"].isin((COMPUTE, MEMORY, CPU))]
-    if "bf16" in precisions or not len(known):
-        return {"bf16_limit": "", "bf16_num": 0, "bf16_all": 0, "bf16_attention": ""}
+    if not len(known):
+        return None
     limit = known["limit"].value_counts().index[0]
-    return {
-        "bf16_limit": f"the {CPU}" if limit == CPU else limit.lower(),
-        "bf16_num": int((known["limit"] == limit).sum()),
-        "bf16_all": len(judged),
-        "bf16_attention": name_attention(str(judged["attention"].iloc[0])),
-    }
+    attention = name_attention(str(judged["attention"].iloc[0])) if "attention" in judged else ""
+    number = {"num": int((known["limit"] == limit).sum()), "num_all": len(judged)}
+    return {"limit": f"the {CPU}" if limit == CPU else limit.lower(), "attention": attention} | number
 
 
 def _claims_of_runs(runs: pd.DataFrame, in_bf16: Mapping[str, Any]) -> list[Claim]:
     timed = runs[(runs[NOT_MEASURED] == "") & runs["busy_share"].notna()]
     counts: dict[str, Any] = {name.lower(): int((timed["limit"] == name).sum()) for name in (COMPUTE, MEMORY, CPU)}
-    counts |= {**in_bf16, "either": int(timed["limit"].astype(str).str.startswith(EITHER).sum()), "num_all": len(timed)}
+    counts |= {"either": int(timed["limit"].astype(str).str.startswith(EITHER).sum()), "num_all": len(timed)}
+    counts |= {**in_bf16, "most": _count_most(timed)}
     with_ridge = timed[timed["above"].notna()]
 
     def make_claim(name: str, value: str, rows: pd.DataFrame) -> Claim:

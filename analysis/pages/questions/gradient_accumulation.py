@@ -58,6 +58,7 @@ QUESTION = Question(
     section=Section.FIT,
     place=2,
     study=STUDY,
+    reads=(TRAINED,),
     searched=("micro-batch", "accumulate gradients", "gradient_accumulation_steps", "batch size"),
 )
 

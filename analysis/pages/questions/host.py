@@ -76,6 +76,7 @@ QUESTION = Question(
     section=Section.LIMIT,
     place=2,
     study=STUDY,
+    reads=(TRAINED,),
     searched=("CUDA graphs", "torch.compile", "launch overhead", "host-bound"),
 )
 

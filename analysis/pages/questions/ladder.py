@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, mark_quotable, prefer_turns
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
@@ -25,12 +25,14 @@ from profiler_job.analysis.pages.questions.ladder_single import (
     draw_falls,
     join_gains,
     select_common,
+    select_gains,
     tabulate_best,
     take_best,
 )
 from profiler_job.analysis.prediction.measured import measure_gains
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.changes import BF16, COMPILE, CUDA_GRAPHS, FUSED_ADAMW, FUSED_ATTENTION, TF32
 from profiler_job.jobs.contract.plain import PLAIN, TRAINED_STEPS
 from profiler_job.jobs.contract.slow_processes import SLOW_HOST
 from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, LOSSES
@@ -70,6 +72,15 @@ COMPILED_ALONE = {
     "torch.compile": ("fp32", "naive", "own", "default", AS_IS),
     "CUDA graphs": ("fp32", "naive", "own", "cudagraphs", AS_IS),
 }
+SETS = {
+    "TF32": (TF32,),
+    "BF16": (BF16,),
+    "+ fused attention": (BF16, FUSED_ATTENTION),
+    EAGER: (BF16, FUSED_ATTENTION, FUSED_ADAMW),
+    COMPILED: (BF16, FUSED_ATTENTION, FUSED_ADAMW, COMPILE),
+    GRAPHS: (BF16, FUSED_ATTENTION, FUSED_ADAMW, CUDA_GRAPHS),
+}
+"""The changes of each step of the ladder, the last one last, as `prediction.measured` names them."""
 SINGLE = {**ALONE, **COMPILED_ALONE}
 """What each change sets where it is the only one."""
 IN_CHART = {"+ fused attention": "+ attention", EAGER: "+ AdamW", COMPILED: "+ compile", GRAPHS: "+ graphs"}
@@ -119,6 +130,7 @@ QUESTION = Question(
     section=Section.CHANGE,
     place=1,
     study=STUDY,
+    reads=(*HOLDS, HOST),
     searched=("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
 )
 
@@ -186,11 +198,13 @@ def _frames(
         )
     others = {name: rec for name, rec in studies.items() if name not in (AGAIN, LOSSES)}
     gains = measure_gains({"main": main, **others}, bands.wall if bands else None)
-    alone = join_gains(alone, gains[gains["gpu_name"].isin(main.runs["gpu_name"].astype(str))])
+    gains = gains[gains["gpu_name"].isin(main.runs["gpu_name"].astype(str))]
+    alone = join_gains(alone, gains)
     of_base = ladder_steps[CASE].merge(base[COMPARED], left_on=CASE, right_index=True, how="left")[COMPARED]
     turns = compare_with_base(ladder_steps["run_id"], ladder_steps["base_run_id"], rounds)
     differ = _differ(ladder_steps, of_base, bands).mask(turns["times_as_fast"].notna(), turns["differs"])
     ladder_steps["quotable"] = mark_quotable(differ, ladder_steps["steady"], ladder_steps["base_steady"], turns=turns)
+    ladder_steps = _join_gains_from_base(ladder_steps, gains)
     before = ladder_steps.groupby(CASE, sort=False)[["run_id", *COMPARED]].shift()
     turns = compare_with_base(ladder_steps["run_id"], before.pop("run_id"), rounds)
     is_turned = turns["times_as_fast"].notna()
@@ -202,7 +216,32 @@ def _frames(
     ladder_steps["at_most"] = turns["high"].fillna(ladder_steps["gain"] / of_host.clip(upper=1))
     of_changes = (ladder_steps["at_least"] > 1) | (ladder_steps["at_most"] < 1)
     ladder_steps["differs"] = (_differ(ladder_steps, before, bands) & of_changes).mask(is_turned, turns["differs"])
+    ladder_steps = _join_gains_from_step_before(ladder_steps, gains)
     return LadderData(ladder_steps=ladder_steps, alone=alone)
+
+
+def _join_gains_from_base(ladder_steps: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
+    """Take speedup, its base and, of steps that took turns, its interval from `select_gains`, and whether it may be
+    quoted; recording: where both steps were measured."""
+    known = select_gains(gains, ladder_steps["base_run_id"], ladder_steps["ladder_step"].map(SETS))
+    is_known, is_turned = known["apart"].notna(), known["apart"] == 0
+    measured = {"speedup": "times_as_fast", "base_ns": "before_ns"}
+    joined = {name: known[given].where(is_known, ladder_steps[name]) for name, given in measured.items()}
+    joined |= {name: known[name].where(is_turned).where(is_known, ladder_steps[name]) for name in ("low", "high")}
+    differs = known["gains"].eq(True) | (known["high"] < 1)
+    quotable = (differs & (known["apart"] <= MOST_APART)).where(is_known, ladder_steps["quotable"]).astype(bool)
+    return ladder_steps.assign(**joined, quotable=quotable, recording=known["measured_in"])
+
+
+def _join_gains_from_step_before(ladder_steps: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
+    """Take gain and its interval from `select_gains`, and whether the two steps differ."""
+    last = ladder_steps["ladder_step"].map({name: changes[-1:] for name, changes in SETS.items()})
+    before = ladder_steps.groupby(CASE, sort=False)["run_id"].shift()
+    known = select_gains(gains, before.where(ladder_steps["gain"].notna()), last)
+    measured = {"gain": "times_as_fast", "at_least": "low", "at_most": "high"}
+    joined = {name: known[given].fillna(ladder_steps[name]) for name, given in measured.items()}
+    differs = (known["gains"].eq(True) | (known["high"] < 1)).where(known["apart"].notna(), ladder_steps["differs"])
+    return ladder_steps.assign(**joined, differs=differs.astype(bool))
 
 
 def _is_one_change(ladder_steps: pd.DataFrame) -> pd.Series:
@@ -422,6 +461,7 @@ def _tables(frames: LadderData) -> list[Table]:
         Column("host_limited", "CPU issues work", "share"),
         Column("host_ratio", "host loop", "ratio", absent="not read"),
     )
+    recording = Column("recording", "recording", absent="n/a")
     ladder_step, change = Column("ladder_step", "change"), Column("change", "change alone")
     shown = frames.shown
     rest = _drop_shown(frames.ladder_steps, shown)
@@ -429,7 +469,7 @@ def _tables(frames: LadderData) -> list[Table]:
         Table(
             "shown",
             "Change by change: time, of each model at one context",
-            (*case, ladder_step, step, speedup, gain, *hosts),
+            (*case, ladder_step, step, speedup, gain, *hosts, recording),
             shown,
         ),
         Table("costs", "Change by change: tokens, memory, energy and loss", (*case, ladder_step, *costs), shown),
@@ -439,11 +479,11 @@ def _tables(frames: LadderData) -> list[Table]:
             (*case, Column("ladder_step", "change"), Column("host_limited", "CPU issues work", "share")),
             _select_for_map(frames.ladder_steps),
         ),
-        Table("rest", "Change by change: all other cases", (*case, ladder_step, step, speedup, gain), rest),
+        Table("rest", "Change by change: all other cases", (*case, ladder_step, step, speedup, gain, recording), rest),
         Table(
             "alone",
             "Each change alone: time",
-            (*case, change, step, with_interval, hosts[-1], Column("recording", "recording", absent="several")),
+            (*case, change, step, with_interval, hosts[-1], replace(recording, absent="several")),
             frames.alone,
         ),
         Table(

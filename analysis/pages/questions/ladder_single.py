@@ -69,13 +69,17 @@ def add_interval(rows: pd.DataFrame, first: pd.DataFrame, bands: Bands | None) -
     return rows.assign(least=least, most=most, gains=least > 1)
 
 
-def join_gains(alone: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
-    """Take the speed-up with its interval and its base from `prediction.measured`, so that cards and this page show one
-    pair of runs; recording: where both were measured. What is not measured there, as padded vocabularies, stays. gains:
-    of the GPU of these rows."""
+def select_gains(gains: pd.DataFrame, base_ids: pd.Series, changes: pd.Series) -> pd.DataFrame:
+    """Select what `prediction.measured` has of each base with these changes, row by row; NaN if it has nothing. So
+    cards and the ladder show one pair of runs. gains: of one GPU."""
     pairs = gains.drop_duplicates(["run_id", "changes"]).set_index(["run_id", "changes"])
-    keys = pd.MultiIndex.from_arrays([alone["base_run_id"], alone["change"].map(CHANGES_OF)])
-    known = pairs.reindex(keys).set_axis(alone.index)
+    return pairs.reindex(pd.MultiIndex.from_arrays([base_ids, changes])).set_axis(base_ids.index)
+
+
+def join_gains(alone: pd.DataFrame, gains: pd.DataFrame) -> pd.DataFrame:
+    """Take the speed-up with its interval and its base from `select_gains`; recording: where both were measured. What
+    is not measured there, as padded vocabularies, stays."""
+    known = select_gains(gains, alone["base_run_id"], alone["change"].map(CHANGES_OF))
     columns = {"speedup": "times_as_fast", "least": "low", "most": "high", "base_ns": "before_ns", "gains": "gains"}
     joined = {name: known[given].where(known["before_ns"].notna(), alone[name]) for name, given in columns.items()}
     return alone.assign(**joined, recording=known["measured_in"]).astype({"gains": bool})

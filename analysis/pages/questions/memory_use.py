@@ -15,7 +15,7 @@ from profiler_job.analysis.pages.titles import title_of
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs import memory as prediction
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.studies import TRAINED
+from profiler_job.jobs.contract.studies import STUDIES, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED, format_count, name_model
 from profiler_job.jobs.memory import estimate_usable_bytes
 
@@ -58,6 +58,7 @@ QUESTION = Question(
     section=Section.FIT,
     place=1,
     study=STUDY,
+    reads=STUDIES,
     searched=(
         "out of memory",
         "OOM",

@@ -21,7 +21,7 @@ from profiler_job.analysis.render.text import name_model_of
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import AGAIN, LOSSES
+from profiler_job.jobs.contract.studies import AGAIN, LOSSES, STUDIES
 from profiler_job.jobs.contract.words import name_model
 
 MODE = "train_step"
@@ -63,7 +63,7 @@ QUESTION = Question(
     section=Section.FIT,
     place=3,
     study="",
-    reads_all=True,
+    reads=tuple(study for study in STUDIES if study not in (AGAIN, LOSSES)),
     searched=("price", "cost per token", "H100 vs H200", "dollars", "MFU budget", "best MFU"),
 )
 
@@ -76,7 +76,8 @@ class TokenCostData:
     """Those of each case and state of the home page, with the parts of BUDGET where the step was profiled."""
     pairs: pd.DataFrame
     """A row per step that two kinds of GPU ran: the time of the step and of its parts RATIOS, and the cost of both
-    (`_b`: of the dearer)."""
+    (`_b`: of the dearer). The step is that of the fastest process on either, as other tables have the fastest process
+    of some runs and the median of others."""
 
 
 def _frames(recordings: Sequence[Recording]) -> TokenCostData:
@@ -103,7 +104,7 @@ def _frames(recordings: Sequence[Recording]) -> TokenCostData:
 
 
 def _measure_steps(rec: Recording) -> pd.DataFrame:
-    """Measure each plain training step of the reference Transformer."""
+    """Measure each plain training step of the reference Transformer. fastest_ns: of its fastest process."""
     ok = run_grid.select_known_shapes(run_grid.select_measured_runs(rec.runs))
     ok = ok.astype({name: str for name in ok if ok[name].dtype == "category"} | {"run_id": str})
     for name in ("gpus", "accumulation"):
@@ -114,6 +115,8 @@ def _measure_steps(rec: Recording) -> pd.DataFrame:
     runs = ok[ok["mode"] == MODE].drop(columns="log", errors="ignore").merge(times, on="run_id")  # for no CSV
     prices = [find_price(name) for name in runs["gpu_name"]]
     runs["usd_per_hour"] = pd.Series([price.usd_per_hour if price else None for price in prices], dtype=float)
+    fastest = timing.measure_processes(rec.steps).astype({"run_id": str}).set_index("run_id")["shortest_ns"]
+    runs["fastest_ns"] = runs["run_id"].map(fastest)
     runs["tokens_per_s"] = run_grid.tokens_per_s(runs, runs["step_ns"])
     runs["mfu"] = [utilisation.mfu(run, run["step_ns"]) for _, run in runs.iterrows()]
     return runs.assign(cost=runs["usd_per_hour"] / 3600 / runs["tokens_per_s"] * 1e6)
@@ -138,8 +141,12 @@ def _measure_budget(rows: pd.DataFrame, recordings: Sequence[Recording]) -> pd.D
 
 
 def _pair_gpus(rows: pd.DataFrame) -> pd.DataFrame:
-    """Pair the same step on the cheaper and the dearer kind of GPU, the first recording of each."""
+    """Pair the same step on the cheaper and the dearer kind of GPU, the first recording of each, the fastest process of
+    both."""
     first = rows.dropna(subset=["busy_ns", "cost"]).drop_duplicates([*SAME, "gpu_name"])
+    gain = first["step_ns"] / first["fastest_ns"]
+    costs = {"tokens_per_s": first["tokens_per_s"] * gain, "cost": first["cost"] / gain}
+    first = first.assign(step_ns=first["fastest_ns"], **costs)
     names = first.sort_values("usd_per_hour", kind="stable")["gpu_name"].unique()
     if len(names) < 2:
         return first.head(0)
@@ -308,7 +315,7 @@ def _tables(frames: TokenCostData) -> list[Table]:
         ),
         Table(
             "gpus",
-            "The same step on two kinds of GPU",
+            "The same step on two kinds of GPU, in the fastest process of each",
             (
                 *case_headings(SAME, linked=False),
                 *(
@@ -352,8 +359,9 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     budget = _select_budget(frames)
     parts = pd.concat([budget.assign(scope=label, part=budget[name]) for name, label in BUDGET.items()])
     context = budget["context_length"].max()
-    title = f"Where a step at {context:,} tokens goes: MFU is work at peak" if len(budget) else "MFU budget"
-    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": "the step"}
+    title = "Where a step goes: MFU is work at peak" if len(budget) else "MFU budget"
+    step = f"the step at {context:,} tokens" if len(budget) else "the step"
+    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": step}
     charts = [
         Chart(key, "stacked_parts", title, parts[parts["state"] == state], options=options, state=state)
         for key, state in zip(BUDGETS, home_cases.STATES)

@@ -13,6 +13,7 @@ from profiler_job.analysis.pages.extreme_rows import count_all, extremes, find_h
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import ranges
+from profiler_job.jobs.contract.studies import STUDIES
 
 STUDY = "warm_up"
 
@@ -48,6 +49,7 @@ QUESTION = Question(
     section=Section.TRUST,
     place=1,
     study=STUDY,
+    reads=STUDIES,
     searched=("warmup", "warm-up steps", "benchmarking"),
 )
 
