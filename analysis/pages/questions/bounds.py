@@ -28,12 +28,15 @@ from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import LADDER, PRECISION, TRAINED
+from profiler_job.jobs.contract.studies import GPUS, LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
 NAMES = (COMPUTE, MEMORY, COMMUNICATION, CPU)
 EITHER = "either"
+IN_MAP = (TRAINED, GPUS, PRECISION, LADDER)
+"""Studies with cases of the map besides the main recording; of a case the first counts, so those that nsys captured come
+first."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -73,7 +76,7 @@ def _describe_map(known: pd.DataFrame, given: Inputs) -> dict[str, Any]:
     """Describe what the runs of the map were measured in, which are of several recordings: part of the conditions."""
     recorded = [
         given.runs,
-        *(given.studies[name].runs for name in (TRAINED, PRECISION, LADDER) if name in given.studies),
+        *(given.studies[name].runs for name in IN_MAP if name in given.studies),
     ]
     runs = pd.concat([rows[rows["run_id"].astype(str).isin(known["run_id"])] for rows in recorded], ignore_index=True)
     if "compile" in runs:
@@ -179,7 +182,7 @@ def _regimes(
     """`regimes.regimes_of` the main recording and those that have its cases in another precision or compiled; leads_to:
     the page of the run, "" where it has none."""
     recorded = [main]
-    for study in (TRAINED, PRECISION, LADDER):
+    for study in IN_MAP:
         if study in studies:
             recorded.append(_select_batch(studies[study], main))
             if study == TRAINED:

@@ -198,7 +198,7 @@ def _claims(frames: TokenCostData) -> list[Claim]:
     pairs = frames.pairs if len(frames.pairs) else pd.DataFrame(columns=["gpu_name"])
     return [
         Claim(
-            "gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"num_others": _count_larger(rows, frames.steps)}
+            "gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"has_larger": _has_larger(rows, frames.steps)}
         ),
         Claim("prices", _select_prices(frames)[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
         *(
@@ -234,11 +234,11 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _count_larger(pairs: pd.DataFrame, steps: pd.DataFrame) -> int:
-    """Count the models that are larger than those of the pairs, and were not measured on the cheaper GPU."""
+def _has_larger(pairs: pd.DataFrame, steps: pd.DataFrame) -> bool:
+    """Return whether models that are larger than those of the pairs were not measured on the cheaper GPU."""
     on_cheaper = steps.loc[steps["gpu_name"].isin(pairs["gpu_name"]), "size"]
-    larger = steps[(steps["num_parameters"] > pairs["num_parameters"].max()) & ~steps["size"].isin(on_cheaper)]
-    return int(larger["size"].nunique())
+    larger = steps["num_parameters"] > pairs["num_parameters"].max()
+    return bool((larger & ~steps["size"].isin(on_cheaper)).any())
 
 
 def _select_usual_batch(states: pd.DataFrame) -> pd.DataFrame:
