@@ -34,6 +34,8 @@ BUDGET = {
     "waits": "waiting",
 }
 """The parts of a step by the column of each; they add up to 1."""
+COLOURS = ("family-gemm", "below-peak", "family-elementwise", "ici-hatch")
+"""Of BUDGET: those of the figure of a step."""
 BUDGETS = ("budget", "budget-bf16", "budget-compiled")
 """The charts of them, one of each state."""
 RATIOS = ("step", "compute", "memory", "busy")
@@ -353,7 +355,7 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     parts = pd.concat([budget.assign(scope=label, part=budget[name]) for name, label in BUDGET.items()])
     context = budget["context_length"].max()
     title = f"Where a step at {context:,} tokens goes: MFU is work at peak" if len(budget) else "MFU budget"
-    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": "the step"}
+    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": "the step", "colours": COLOURS}
     charts = [
         Chart(key, "stacked_parts", title, parts[parts["state"] == state], options=options, state=state)
         for key, state in zip(BUDGETS, home_cases.STATES)
