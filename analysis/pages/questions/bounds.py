@@ -35,8 +35,7 @@ UNKNOWN = "no peak or no formula"
 NAMES = (COMPUTE, MEMORY, COMMUNICATION, CPU)
 EITHER = "either"
 IN_MAP = (TRAINED, GPUS, PRECISION, LADDER)
-"""Studies with cases of the map besides the main recording; of a case the first counts, so those that nsys captured come
-first."""
+"""Studies that add cases to the map of the main recording. Of a case the first counts: those that nsys captured."""
 
 
 def answer(given: Inputs) -> Answer:

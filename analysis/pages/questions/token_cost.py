@@ -199,9 +199,7 @@ def _claims(frames: TokenCostData) -> list[Claim]:
     case = ["model", *CASE, "run_id"]
     pairs = frames.pairs if len(frames.pairs) else pd.DataFrame(columns=["gpu_name"])
     return [
-        Claim(
-            "gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"has_larger": _has_larger(rows, frames.steps)}
-        ),
+        Claim("gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"has_larger": _has_larger(rows, frames.steps)}),
         Claim("prices", _select_prices(frames)[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
         *(
             Claim(f"best_{name}", _rank_models(frames, name)[[*case, "mfu"]], facts=give_largest("mfu"))
