@@ -325,7 +325,6 @@ MAY_READ_SITE_DATA = {
     "tests/render/test_notebook.py": "runs the notebooks, which read the shipped recordings",
     "tests/site_builder.py": "builds the site",
     "tests/test_architecture.py": "looks for the others",
-    "tests/test_documentation.py": "checks that files exist which pages name",
 }
 """Tests outside `tests/shipped` that name the shipped recordings, and why."""
 

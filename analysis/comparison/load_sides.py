@@ -61,7 +61,7 @@ def _refuse_selection(path: Path, only: Iterable[str]) -> None:
     """Raise NotComparableError if runs of a capture are chosen, which has one; or if `path` is a folder of others."""
     selection = parse_selection(only)
     _refuse_folder_of_others(path)
-    if selection:
+    if selection and path.exists():  # reading it refuses a path that does not exist
         raise NotComparableError(
             ComparisonProblem.BAD_OPTION, f"{path} is a capture of one run: leave {next(iter(selection))}=... out"
         )

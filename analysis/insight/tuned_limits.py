@@ -15,7 +15,7 @@ from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, PARTS, S
 COLUMNS = ["label", "scope", "time_ns"]
 SCOPES = {COMPUTE: "compute", MEMORY: "memory", CPU: "GPU waits for the CPU"}
 """The parts of a step in the order of bars. `tune` profiles on one GPU, so that no time is communication."""
-COLOURS = ("ici-matmul", "ici-elementwise", "ici-hatch")
+COLOURS = ("family-gemm", "family-elementwise", "ici-hatch")
 """Of SCOPES: those of the figure of a step."""
 
 

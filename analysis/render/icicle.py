@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.step_parts import BETWEEN, KINDS, REST, WAIT
+from profiler_job.analysis.insight.step_parts import BETWEEN, REST, WAIT
 from profiler_job.analysis.render import text
 from profiler_job.jobs.contract.quantities import format_rounded
 from profiler_job.jobs.contract.step_limit import CPU
@@ -25,6 +25,18 @@ LABELS = {
     "communication": "communication",
     WAIT: "GPU waits",
 }
+COLOURS = {
+    "matmul": "family-gemm",
+    "attention": "family-attention",
+    "elementwise": "family-elementwise",
+    "copy": "family-copy",
+    "optimizer": "family-optimizer",
+    "other": "ici-other",
+    "communication": "family-communication",
+    WAIT: "ici-wait",
+}
+"""Variable of the colour of each kind: that of the family of kernels that it is mostly of, as in timelines. `other`
+holds several families."""
 SHORT = {"attention": "att.", "elementwise": "elem.", "copy": "copy", "optimizer": "opt.", "communication": "comm."}
 PHASES = {"forward": "fwd", "backward": "bwd", "optimizer": "opt", "prefill": "pre", "decode": "dec"}
 """Short names of phases."""
@@ -48,8 +60,8 @@ STYLE = (
     ".ici .p{fill:var(--ici-phase)}.ici text.p{fill:var(--on-ici-phase);font-size:13px;font-weight:700}"
     ".ici .m{fill:var(--ici-module)}.ici text.m{fill:var(--on-ici-module)}"
     + "".join(
-        f".ici .{kind}{{fill:var(--ici-{kind})}}.ici text.{kind}{{fill:var(--on-ici-{kind})}}"
-        for kind in KINDS
+        f".ici .{kind}{{fill:var(--{colour})}}.ici text.{kind}{{fill:var(--on-{colour.removeprefix('family-')})}}"
+        for kind, colour in COLOURS.items()
         if kind != WAIT
     )
     + ".ici text.wait{fill:var(--on-ici-wait)}.ici .hatch{stroke:var(--ici-hatch)}"

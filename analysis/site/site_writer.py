@@ -439,7 +439,7 @@ class _Page:
         )
         screen, picture = known[shown], ""
         if len(screen["parts"]):
-            entries = [svg_files.Entry(icicle.LABELS[kind], f"ici-{kind}") for kind in screen["kinds"]]
+            entries = [svg_files.Entry(icicle.LABELS[kind], icicle.COLOURS[kind]) for kind in screen["kinds"]]
             picture = self._write_picture("chart-step", str(icicle.draw_picture(screen["parts"])), entries)
         markdown = screen_source.to_markdown(screen, csv_link, f"{words}, {shown}", picture)
         return self._add_figure(csv_link, markdown, html)

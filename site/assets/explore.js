@@ -33,6 +33,8 @@ addEventListener("DOMContentLoaded", () => {
   };
   const isCheap = (row) => !most?.value || (number(row, "cost") ?? Infinity) <= Number(most.value);
   const direction = (heading) => heading.getAttribute("aria-sort");
+  // Forward passes and training steps have nothing to compare: without a choice the page opens with the longest mode.
+  const mode = form.elements.mode, usual = mode?.options[mode.options.length - 1].value;
   let pins = [];
 
   const buttons = new Map(rows.map((row) => {
@@ -54,6 +56,7 @@ addEventListener("DOMContentLoaded", () => {
     const sorted = headings.findIndex(direction);
     if (sorted >= 0) state.set("sort", (direction(headings[sorted]) === "descending" ? "-" : "") + keys[sorted]);
     for (const row of pins) state.append("pin", row.id);
+    if (mode && ![...state].length) state.set("mode", "");
     const query = state.toString();
     try { history.replaceState(null, "", `${location.pathname}${query && "?" + query}${location.hash}`); } catch { /* a file's address may stay */ }
   };
@@ -104,6 +107,12 @@ addEventListener("DOMContentLoaded", () => {
   const SIZE = "num_parameters", MOST_LINES = 12, parameters = keys.indexOf(SIZE);
   for (const row of headings[0].closest("table").rows) if (row.cells[parameters]) row.cells[parameters].hidden = true;
   const cases = keys.slice(0, keys.indexOf(metrics[0].value)).filter((key) => key !== SIZE);
+  // The name of a line: the settings in which it differs from the other lines.
+  const nameLine = (values, others) => {
+    const isParallel = others.some((other) => other.some((value) => / GPUs\b/.test(value)));
+    const differing = values.filter((value, at) => others.some((other) => other[at] !== value));
+    return differing.map((value) => (value === "none" ? (isParallel ? "one GPU" : "as usual") : value)).join(" · ");
+  };
   const draw = () => {
     const [across, up] = [form.elements.over, form.elements.metric].map((select) => select.value);
     const shown = rows.filter((row) => !row.hidden && number(row, across) > 0 && number(row, up) > 0);
@@ -130,21 +139,31 @@ addEventListener("DOMContentLoaded", () => {
       const of = cases.filter((key) => key !== axis && key !== "recording").map((key) => held(row, key)).join("|");
       lines.set(of, [...(lines.get(of) ?? []), [xs[at], ys[at], kinds.indexOf(held(row, "precision")) % MARKS.length]]);
     });
-    const joined = [...lines.values()].filter((points) => new Set(points.map(([at]) => at)).size > 1);
-    for (const points of joined.length <= MOST_LINES ? joined : []) {
+    const joined = [...lines].filter(([, points]) => new Set(points.map(([at]) => at)).size > 1);
+    const few = (joined.length <= MOST_LINES ? joined : []).map(([of, points]) => [of.split("|"), points]), ends = [];
+    for (const [of, points] of few) {
       const medians = [...new Set(points.map(([at]) => at))].sort((a, b) => a - b).map((at) => {
         const of = points.filter(([other]) => other === at).map(([, value]) => value).sort((a, b) => a - b);
         return `${x(at).toFixed(1)},${y(of[of.length >> 1]).toFixed(1)}`;
       });
       place("polyline", { points: medians.join(" "), fill: "none", stroke: `var(--series-${points[0][2]})` });
+      const [right, top] = medians.at(-1).split(",").map(Number);
+      ends.push({ right, top, name: nameLine(of, few.map(([other]) => other)) });
     }
     shown.forEach((row, at) => {
       const kind = kinds.indexOf(held(row, "precision")) % MARKS.length;
       const mark = place("path", { d: MARKS[kind], transform: `translate(${x(xs[at]).toFixed(1)} ${y(ys[at]).toFixed(1)})`, fill: `var(--series-${kind})` });
       mark.dataset.run = row.id;
     });
+    // Names of lines are above their ends, below one another.
+    let taken = -Infinity;
+    for (const end of few.length > 1 ? ends.sort((a, b) => a.top - b.top) : []) {
+      taken = Math.max(end.top - 7, taken + 13, 12);
+      place("text", { x: end.right, y: taken, "text-anchor": "end", class: "line" }, end.name);
+    }
     const [over, of] = [form.elements.over, form.elements.metric].map((select) => `${select.selectedOptions[0].text}${getUnit(select.value) && `, ${getUnit(select.value)}`}`);
-    place("text", { x: (LEFT + width) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, over);
+    place("text", { x: (LEFT + width) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "axis" }, `${over} (log scale)`);
+    place("text", { "text-anchor": "middle", class: "axis", transform: `translate(12 ${(HEIGHT - BELOW) / 2}) rotate(-90)` }, `${of} (log scale)`);
     picture.querySelector(".title").textContent = `${of}, over ${over}`;
     picture.querySelector(".legend").replaceChildren(...kinds.filter(Boolean).map((kind, at) => {
       const entry = document.createElement("span");
@@ -242,6 +261,7 @@ addEventListener("DOMContentLoaded", () => {
       const option = [...select.options].find((one) => one.value.toLowerCase() === wanted);
       if (option) select.value = option.value;
     }
+    if (mode && !location.search) mode.value = usual;
     if (most) most.value = state.get("most") ?? "";
     pins = state.getAll("pin").map((id) => document.getElementById(id)).filter((row) => rows.includes(row)).slice(0, 2);
     filter.value = state.get("words") ?? "";

@@ -11,7 +11,8 @@ PINNED = "#explore-pinned"
 
 @pytest.fixture
 def explore(page, address):
-    page.goto(f"{address}report/explore.html")
+    """The page with all runs, of any mode."""
+    page.goto(f"{address}report/explore.html?mode=")
     return page
 
 
@@ -29,7 +30,28 @@ def test_facets_and_words_choose_runs_and_the_address_keeps_the_choice(explore):
     assert 0 < explore.locator(f"{ROWS}:visible").count() < len(rows)
     explore.get_by_role("button", name="All runs").click()
     assert not explore.locator(f"{TABLE} input").input_value()
-    assert explore.locator(f"{ROWS}:visible").count() == everything and "?" not in explore.url
+    assert explore.locator(f"{ROWS}:visible").count() == everything and explore.url.endswith("?mode=")
+
+
+def test_it_opens_with_training_steps(page, address):
+    """Forward passes and training steps stood in one figure."""
+    page.goto(f"{address}report/explore.html")
+    rows = page.locator(f"{ROWS}:visible").all_inner_texts()
+    assert rows and all("training step" in row for row in rows)
+    page.reload()
+    assert page.locator(f"{ROWS}:visible").count() == len(rows)
+
+
+def test_the_figure_is_in_the_first_screen_of_a_phone(page, address):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}report/explore.html")
+    box = page.locator("#scatter svg").bounding_box()
+    assert box["y"] + box["height"] <= 844
+
+
+def test_axes_say_that_they_are_logarithmic(explore):
+    names = explore.locator("#scatter text.axis").all_text_contents()
+    assert len(names) == 2 and all("log" in name for name in names)
 
 
 def test_the_address_keeps_words_and_order(explore):
@@ -41,14 +63,14 @@ def test_the_address_keeps_words_and_order(explore):
         explore.locator("select[name=mode]").select_option("train_step")  # a facet leaves the order as it is
         rows, address = shown(), explore.url
         assert 1 < len(rows) < len(before) and f"sort={'-' * (presses == 1)}peak_memory_bytes" in address
-        explore.goto(f"{address.split('?')[0]}")
+        explore.goto(f"{address.split('?')[0]}?mode=")
         assert shown() == before
         explore.goto(address)
         assert shown() == rows and explore.locator(f"{TABLE} input").input_value() == "small 128"
     explore.get_by_label("metric").select_option("tokens_per_s")
     assert "sort=" not in explore.url and not explore.locator("th[aria-sort]").count()
     explore.get_by_role("button", name="All runs").click()
-    assert "?" not in explore.url and shown() == before
+    assert explore.url.endswith("?mode=") and shown() == before
 
 
 @pytest.mark.parametrize("value", ["off", "default", "cudagraphs"])
@@ -107,11 +129,11 @@ def test_runs_can_be_chosen_by_what_tokens_cost(explore):
     assert explore.locator("#scatter .title").inner_text().startswith("USD per 1M tokens, over context")
     assert explore.locator("#scatter path").count() == len(costs)
     explore.get_by_role("button", name="All runs").click()
-    assert "?" not in explore.url
+    assert explore.url.endswith("?mode=")
 
 
 def test_an_address_with_the_old_spelling_of_a_precision_leads_on(explore):
-    explore.goto(f"{explore.url}?precision=bf16")
+    explore.goto(f"{explore.url.split('?')[0]}?precision=bf16")
     assert explore.locator("select[name=precision]").input_value() == "BF16"
 
 
@@ -216,3 +238,15 @@ def test_runs_that_differ_in_nothing_but_the_axis_are_joined_by_a_line(explore, 
     assert len(points) > 1 and places == sorted(set(places))
     explore.get_by_label("over").select_option("peak_memory_bytes")
     assert not lines.count()
+
+
+def test_lines_are_named_by_what_differs(explore):
+    """DDP, FSDP and one GPU had three lines without a name."""
+    chosen = {"mode": "train_step", "size": "small", "precision": "FP32"}
+    for name, value in chosen.items():
+        explore.locator(f"select[name={name}]").select_option(value)
+    explore.get_by_label("over").select_option("context_length")
+    num_lines, names = explore.locator("#scatter polyline").count(), explore.locator("#scatter text.line")
+    assert num_lines > 1 and names.count() == num_lines
+    texts = names.all_text_contents()
+    assert len({*texts}) == num_lines and all(texts) and not any("small" in text for text in texts)

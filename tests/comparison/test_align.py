@@ -5,9 +5,10 @@ import dataclasses
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.capture.capture_data import ExportError, ExportProblem
 from profiler_job.analysis.comparison.align import align
 from profiler_job.analysis.comparison.errors import ComparisonProblem
-from profiler_job.analysis.comparison.load_sides import load_side
+from profiler_job.analysis.comparison.load_sides import load_measured_side, load_side
 from profiler_job.analysis.comparison.sides import make_recording_side
 from tests import frozen
 from tests.comparison.refusals import refuse
@@ -66,6 +67,14 @@ def test_runs_without_a_partner_are_listed_with_those_that_did_not_finish():
 def test_other_work_and_wrong_choices_are_refused(first, second, code):
     with refuse(code):
         align(select(first), select(*filter(None, [second])))
+
+
+@pytest.mark.parametrize("load", [load_side, load_measured_side])
+def test_a_path_that_does_not_exist_is_refused_before_what_it_is_to_select(load, tmp_path):
+    """It was called a capture of one run, which has nothing to select."""
+    with pytest.raises(ExportError) as refused:
+        load(tmp_path / "precision", ("precision=fp32",))
+    assert refused.value.code is ExportProblem.MISSING
 
 
 @pytest.mark.parametrize(("axis", "other"), [("context_length", 256), ("batch_size", 8), ("mode", "forward")])

@@ -14,7 +14,7 @@ from profiler_job.analysis.pages.questions import bounds, forward_time
 from profiler_job.analysis.render import chart_parts, charts, line_charts
 from profiler_job.analysis.site import combine, page_context
 from profiler_job.jobs.contract.step_limit import COMPUTE, MEMORY
-from profiler_job.jobs.contract.studies import TRAINED
+from profiler_job.jobs.contract.studies import GPUS, LADDER, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 from tests import frozen, synthetic
 
@@ -272,3 +272,15 @@ def test_compiled_steps_have_a_panel_and_are_not_counted_with_those_in_bf16():
     found = answer.claims["counts"].values
     assert num_of["bf16", "off"] == num_of["bf16", "default"] == found["bf16"]["num_all"]
     assert found["compiled"] == found["bf16"]
+
+
+def test_a_step_that_was_profiled_for_the_study_of_several_gpus_is_in_the_map():
+    """Home showed its limit, and the map called it not profiled: another study had timed it alone."""
+    first = made_up(oom={})
+    fused = first.runs.astype({"run_id": str}).assign(precision="bf16", attention="sdpa", optimizer="fused")
+    two = fused.assign(gpus=2, parallel="ddp", run_id=fused["run_id"] + "-2gpus-ddp")
+    gpus = dataclasses.replace(first, runs=pd.concat([fused.assign(gpus=1), two], ignore_index=True))
+    timed = dataclasses.replace(first, runs=fused, kernels=first.kernels.head(0), memops=first.memops.head(0))
+    answer = page_context.ask(bounds.QUESTION, first, calibration=RATES, studies={LADDER: timed, GPUS: gpus})
+    rows = answer.tables["regimes"].rows.query("precision == 'bf16'")
+    assert len(rows) and rows["limit"].notna().all() and not rows["run_id"].str.contains("2gpus").any()

@@ -68,15 +68,15 @@ def test_two_gpus_are_compared_by_the_fastest_process_of_each():
     assert rows["cost_ratio"].tolist() == pytest.approx([4.59 / 3.99] * 2, rel=1e-3)
 
 
-def test_models_that_only_the_dearer_gpu_ran_are_counted():
+def test_larger_models_that_only_the_dearer_gpu_ran_are_named():
     """ "Take the cheapest GPU" was said of all models, of which the smallest alone ran on both."""
     main = make_recording(H200)
     larger = recording(("2.7B",), (128, 256), modes=("train_step",))
     larger.runs["gpu_name"] = H200
     larger = store.Recording(manifest=larger.manifest, **{table: getattr(larger, table) for table in TABLES})
     asked = ask(main, attention=make_recording(H100, 1.5), trained=larger)
-    assert asked.claims["gpus"].values["num_others"] == 1
-    assert ask(main, attention=make_recording(H100, 1.5)).claims["gpus"].values["num_others"] == 0
+    assert asked.claims["gpus"].values["has_larger"]
+    assert not ask(main, attention=make_recording(H100, 1.5)).claims["gpus"].values["has_larger"]
 
 
 @pytest.mark.parametrize(("slower", "better"), [(1.0, "H100"), (1.3, "H200")])

@@ -1,13 +1,15 @@
 """The icicle holds each part once, at its place; labels that do not fit are left out."""
 
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.render import icicle
-from profiler_job.analysis.render.svg_files import Entry, make_file
+from profiler_job.analysis.render.svg_files import Entry, make_file, read_colours
 
 MS = 1e6
 ROWS = [
@@ -74,8 +76,25 @@ def test_ticks_are_few_and_round(most):
 
 
 def test_a_file_of_it_has_its_colours_in_light_and_in_dark(parts):
-    file = make_file(str(icicle.draw_picture(parts)), [Entry("matmul", "ici-matmul")])
+    file = make_file(str(icicle.draw_picture(parts)), [Entry("matmul", "family-gemm")])
     assert "var(" not in file and 'width="100%"' not in file.replace('<rect width="100%"', "")
     light, _, dark = re.search("<style>(.ici text.*?)</style>", file)[1].partition("@media(prefers-color-scheme:dark)")
     assert ".ici .matmul{fill:#1f5f99}" in light and ".ici .matmul{fill:#5fa9e8}" in dark
     assert "max-width" not in file
+
+
+def test_a_kind_has_the_colour_of_its_family():
+    """Copies were orange here and pink in the timeline of the same page."""
+    first = {kind: family for family, kind in reversed(step_parts.KIND_OF_FAMILY.items())}
+    assert {kind: f"family-{family}" for kind, family in first.items()}.items() <= icicle.COLOURS.items()
+    assert {*icicle.COLOURS} == {*step_parts.KINDS}
+
+
+def test_documents_and_pictures_have_the_colours_of_the_site():
+    css = (Path(__file__).parents[2] / "site" / "assets" / "report.css").read_text(encoding="utf-8")
+    halves = css.split('[data-md-color-scheme="slate"] {')[:2]
+    for half, colours in zip(halves, read_colours(), strict=True):
+        of_site = dict(re.findall(r"--((?:family|on|ici|below)-[a-z-]+):\s*(#[0-9a-f]+)", half))
+        shared = of_site.keys() & colours.keys()
+        assert {*(name for name in icicle.COLOURS.values()), "below-peak", "on-gemm"} <= shared
+        assert {name: colours[name] for name in shared} == {name: of_site[name] for name in shared}

@@ -28,11 +28,13 @@ from profiler_job.analysis.render.regime_map import name_attention
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
-from profiler_job.jobs.contract.studies import AGAIN, HOST, LADDER, PRECISION, TRAINED
+from profiler_job.jobs.contract.studies import AGAIN, GPUS, HOST, LADDER, PRECISION, TRAINED
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 UNKNOWN = "no peak or no formula"
 EITHER = "either"
+IN_MAP = (TRAINED, GPUS, PRECISION, LADDER)
+"""Studies that add cases to the map of the main recording. Of a case the first counts: those that nsys captured."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -72,7 +74,7 @@ def _describe_map(known: pd.DataFrame, given: Inputs) -> dict[str, Any]:
     """Describe what the runs of the map were measured in, which are of several recordings: part of the conditions."""
     recorded = [
         given.runs,
-        *(given.studies[name].runs for name in (TRAINED, PRECISION, LADDER) if name in given.studies),
+        *(given.studies[name].runs for name in IN_MAP if name in given.studies),
     ]
     runs = pd.concat([rows[rows["run_id"].astype(str).isin(known["run_id"])] for rows in recorded], ignore_index=True)
     if "compile" in runs:
@@ -91,7 +93,7 @@ QUESTION = Question(
     section=Section.LIMIT,
     place=1,
     study="",
-    reads=(TRAINED, PRECISION, LADDER, AGAIN, HOST, "attention"),
+    reads=(TRAINED, GPUS, PRECISION, LADDER, AGAIN, HOST, "attention"),
     searched=("roofline", "compute-bound", "memory-bound", "launch-bound", "arithmetic intensity", "bottleneck"),
 )
 
@@ -179,7 +181,7 @@ def _regimes(
     """`regimes.regimes_of` the main recording and those that have its cases in another precision or compiled; leads_to:
     the page of the run, "" where it has none."""
     recorded = [main]
-    for study in (TRAINED, PRECISION, LADDER):
+    for study in IN_MAP:
         if study in studies:
             recorded.append(_select_batch(studies[study], main))
             if study == TRAINED:

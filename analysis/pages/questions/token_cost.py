@@ -34,6 +34,8 @@ BUDGET = {
     "waits": "waiting",
 }
 """The parts of a step by the column of each; they add up to 1."""
+COLOURS = ("family-gemm", "below-peak", "family-elementwise", "ici-hatch")
+"""Of BUDGET: those of the figure of a step."""
 BUDGETS = ("budget", "budget-bf16", "budget-compiled")
 """The charts of them, one of each state."""
 RATIOS = ("step", "compute", "memory", "busy")
@@ -204,9 +206,7 @@ def _claims(frames: TokenCostData) -> list[Claim]:
     case = ["model", *CASE, "run_id"]
     pairs = frames.pairs if len(frames.pairs) else pd.DataFrame(columns=["gpu_name"])
     return [
-        Claim(
-            "gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"num_others": _count_larger(rows, frames.steps)}
-        ),
+        Claim("gpus", pairs, facts=lambda rows: _compare_gpus(rows) | {"has_larger": _has_larger(rows, frames.steps)}),
         Claim("prices", _select_prices(frames)[[*case, "cost", "tokens_per_s"]], facts=extremes("cost")),
         *(
             Claim(f"best_{name}", _rank_models(frames, name)[[*case, "mfu"]], facts=give_largest("mfu"))
@@ -241,11 +241,11 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _count_larger(pairs: pd.DataFrame, steps: pd.DataFrame) -> int:
-    """Count the models that are larger than those of the pairs, and were not measured on the cheaper GPU."""
+def _has_larger(pairs: pd.DataFrame, steps: pd.DataFrame) -> bool:
+    """Return whether models that are larger than those of the pairs were not measured on the cheaper GPU."""
     on_cheaper = steps.loc[steps["gpu_name"].isin(pairs["gpu_name"]), "size"]
-    larger = steps[(steps["num_parameters"] > pairs["num_parameters"].max()) & ~steps["size"].isin(on_cheaper)]
-    return int(larger["size"].nunique())
+    larger = steps["num_parameters"] > pairs["num_parameters"].max()
+    return bool((larger & ~steps["size"].isin(on_cheaper)).any())
 
 
 def _select_usual_batch(states: pd.DataFrame) -> pd.DataFrame:
@@ -361,7 +361,7 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     context = budget["context_length"].max()
     title = "Where a step goes: MFU is work at peak" if len(budget) else "MFU budget"
     step = f"the step at {context:,} tokens" if len(budget) else "the step"
-    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": step}
+    options = {"order": [*BUDGET.values()], "by": ["model"], "value": "part", "part_of": step, "colours": COLOURS}
     charts = [
         Chart(key, "stacked_parts", title, parts[parts["state"] == state], options=options, state=state)
         for key, state in zip(BUDGETS, home_cases.STATES)
