@@ -52,6 +52,11 @@ def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:
     return cast(ChangeEvidence | None, find(seen)) if find else None
 
 
+def find_caution(name: str) -> str:
+    """Return what a reader should know before making a change; "" if there is nothing."""
+    return str(getattr(load_change(name), "CAUTION", ""))
+
+
 def find_edits(name: str, program: Program) -> FoundEdits:
     """Find what makes a change in a script: nothing if the change's module does not say how."""
     find = getattr(load_change(name), "find_edits", None)

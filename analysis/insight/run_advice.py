@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import join_code
+from profiler_job.analysis.changes import find_caution, join_code
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.module_times import list_modules
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
@@ -116,7 +116,12 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
         if (name,) not in known:
             others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
     gains.sort(key=lambda gain: -gain["times_as_fast"])
-    return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
+    return [*gains, *sorted(others, key=_rank_unmeasured)]
+
+
+def _rank_unmeasured(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    is_risky = any(map(find_caution, row["changes"]))
+    return row["reason"] != "", is_risky, not row.get("fits_limit", False)
 
 
 def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

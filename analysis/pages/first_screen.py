@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import find_caution, load_change
 from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_more
@@ -88,7 +88,8 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
     the larger comes first, as in `show`. Of changes that are one choice, such as TF32 and BF16, the later
     in CHANGES counts if its interval is above the other's gain by LEAST_BETTER, since it asks more of a script, if it
     alone was measured, or if it is about that line.
-    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO."""
+    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. What has a caution and was
+    not measured comes last, never first, and only if it fits the limit."""
     advised = [entry for entry in first if not entry["reason"]]
     cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
     cards = cards or [_describe_card(entry, step_ns) for entry in advised]
@@ -101,7 +102,8 @@ def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> l
         is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
         if other is None or is_known_better or is_about_line or card["low"] > LEAST_BETTER * other["ratio"]:
             chosen[choice] = card
-    return sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+    kept = sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+    return [card for card in kept if not is_untried_risk(card) or (card is not kept[0] and card["fits_limit"])]
 
 
 def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -120,12 +122,18 @@ def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], li
 
 def list_cautions(names: Sequence[str]) -> list[str]:
     """List what a reader should know before making these changes."""
-    return [caution for name in names if (caution := getattr(load_change(name), "CAUTION", ""))]
+    return [caution for name in names if (caution := find_caution(name))]
 
 
-def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
+def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, bool, float]:
     is_bound = card["kind"] == AT_MOST
-    return is_bound, not card["fits_limit"], not card["holds"], 0.0 if is_bound else -card["ratio"]
+    rank = not card["fits_limit"], not card["holds"]
+    return is_bound, is_untried_risk(card), *rank, 0.0 if is_bound else -card["ratio"]
+
+
+def is_untried_risk(card: Mapping[str, Any]) -> bool:
+    """Return whether a card is of a change with a caution, which was not measured."""
+    return card["kind"] == AT_MOST and bool(card["cautions"])
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
+    if len(screen["cards"]) > 1:
+        tables.append(Markup("Gains do not add up."))
     if screen["nothing_more"]:
         start = "" if screen["cards"] else "Do this next: "
         tables.append(text.inline(f"{start}{screen['nothing_more']}"))

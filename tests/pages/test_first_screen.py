@@ -7,6 +7,7 @@ import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
+from profiler_job.analysis.insight.advice import Advice, make_advice_table
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
@@ -42,19 +43,45 @@ def choose(*entries):
 
 
 def test_what_is_known_comes_before_what_has_a_bound():
-    cards = choose(bounded("casts", 80), measured("compile", 4, 3, 5), measured("fused_adamw", 2, 1.5, 3))
-    assert cards == [("compile", "measured", 4), ("fused_adamw", "measured", 2), ("casts", "at most", 5)]
+    cards = choose(bounded("padding", 80), measured("compile", 4, 3, 5), measured("fused_adamw", 2, 1.5, 3))
+    assert cards == [("compile", "measured", 4), ("fused_adamw", "measured", 2), ("padding", "at most", 5)]
 
 
 def test_of_what_has_a_bound_what_fits_the_limit_comes_first():
-    cards = choose(bounded("casts", 80), bounded("fused_adamw", 50) | {"fits_limit": True})
-    assert cards == [("fused_adamw", "at most", 2), ("casts", "at most", 5)]
+    cards = choose(bounded("padding", 80), bounded("fused_adamw", 50) | {"fits_limit": True})
+    assert cards == [("fused_adamw", "at most", 2), ("padding", "at most", 5)]
 
 
 def test_bounds_keep_the_order_of_the_advice():
-    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page to drop casts: its bound is larger."""
-    cards = choose(bounded("fused_loss", 30), bounded("fused_adamw", 20), bounded("casts", 40))
-    assert [change for change, *_ in cards] == ["fused_loss", "fused_adamw", "casts"]
+    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page the optimizer: its bound is larger."""
+    cards = choose(bounded("fused_loss", 30), bounded("compile", 20), bounded("fused_adamw", 40))
+    assert [change for change, *_ in cards] == ["fused_loss", "compile", "fused_adamw"]
+
+
+def test_a_risk_that_was_not_measured_comes_last_and_never_first():
+    """Keeping the model in BF16 was the first card of 13 compiled states, and no run has it."""
+    risk, safe = bounded("casts", 80) | {"fits_limit": True}, bounded("fused_adamw", 50)
+    assert [change for change, *_ in choose(risk, safe)] == ["fused_adamw", "casts"]
+    assert choose(risk) == [] and [change for change, *_ in choose(risk | {"fits_limit": False}, safe)] == [
+        "fused_adamw"
+    ]
+    table = pd.DataFrame([risk | {"change": "casts"}, safe | {"change": "fused_adamw"}])
+    ranked = run_advice.rank_changes(table, pd.DataFrame(columns=GAINS))
+    assert [entry["changes"] for entry in ranked] == [("fused_adamw",), ("casts",)]
+    rows = [Advice(change=name, ceiling_ns=ns, fits_limit=True) for name, ns in (("casts", 80), ("fused_adamw", 50))]
+    assert make_advice_table(rows)["change"].tolist() == ["fused_adamw", "casts"]
+
+
+def test_several_cards_say_that_their_gains_do_not_add_up(tmp_path):
+    numbers = {"step_ns": 1e8, "tokens_per_s": None, "mfu": None, "peak_bytes": None, "cost": None, "num_steps": 0}
+    parts, run = pd.DataFrame(columns=COLUMNS), RUN | {"run_id": "a", "gpu_name": "b"}
+    site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
+    gains = [measured("compile", 2, 1.9, 2.1), measured("bf16", 2, 1.9, 2.1)]
+    for first in (gains, gains[:1]):
+        screen = first_screen.describe_screen(run, parts, None, first, numbers)
+        html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
+        said = [("do not add up" in page) for page in (html, to_markdown(screen, "a.csv"))]
+        assert said == [len(first) > 1] * 2
 
 
 @pytest.mark.parametrize("names", [("tf32", "bf16"), ("bf16", "tf32")])
@@ -161,7 +188,7 @@ def test_what_was_measured_is_faster_or_little_faster_or_not_known(ratio, low, h
 
 
 def test_a_bound_is_shown_as_the_time_that_it_could_save():
-    [card] = choose_cards([bounded("casts", 62e6) | {"fits_limit": True}], 115e6)
+    [card] = choose_cards([bounded("padding", 62e6) | {"fits_limit": True}], 115e6)
     assert (format_gain(card), explain_gain(card)) == (
         "could save up to 62\u202fms",
         "of 115\u202fms, not measured",
@@ -187,7 +214,8 @@ def test_a_change_that_rounds_more_has_a_caution_on_its_card(tmp_path):
     parts, run = pd.DataFrame(columns=COLUMNS), RUN | {"run_id": "a", "gpu_name": "b"}
     site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
     for name in ("casts", "compile"):
-        screen = first_screen.describe_screen(run, parts, None, [bounded(name, 3e7)], numbers)
+        first = [bounded("fused_adamw", 3e7) | {"fits_limit": True}, bounded(name, 3e7) | {"fits_limit": True}]
+        screen = first_screen.describe_screen(run, parts, None, first, numbers)
         html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
         assert (caution in html) == (caution in to_markdown(screen, "a.csv")) == (name == "casts")
 
