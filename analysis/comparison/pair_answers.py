@@ -50,9 +50,8 @@ def _describe_step(pair: ComparedPair, a: str, b: str) -> str:
     ratio, low, high = _find_ratio(pair)
     size = f"{b} {verb} {ratio} as {how} as {a} [{low}, {high}]"
     if pair.turns:
-        return (
-            f"{size} in rounds in which both took turns. In their fastest processes {what} {times[1]} and {times[0]}."
-        )
+        fastest = f"In the fastest process of each, {what} {times[1]} instead of {times[0]}."
+        return f"{size} in rounds in which both took turns. {fastest}"
     return f"{size}: {what} {times[1]} instead of {times[0]}{under}."
 
 

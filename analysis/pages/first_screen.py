@@ -9,7 +9,7 @@ from profiler_job.analysis.changes import find_caution, load_change
 from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_more
-from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN
+from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN, rank_gain, select_choices
 from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default
@@ -17,8 +17,6 @@ from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPH
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
-LEAST_BETTER = 1.03
-"""Times that a choice must be as fast as one that asks less of a script: CUDA graphs need fixed shapes."""
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
@@ -82,27 +80,19 @@ def describe_settings(run: Mapping[str, Any]) -> str:
 
 
 def choose_cards(first: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[dict[str, Any]]:
-    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured by its gain;
-    then what has an upper bound and fits the limit of the step, and of that first what is about the line that holds the
-    waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the order of `first`:
-    the larger comes first, as in `show`. Of changes that are one choice, such as TF32 and BF16, the later
-    in CHANGES counts if its interval is above the other's gain by LEAST_BETTER, since it asks more of a script, if it
-    alone was measured, or if it is about that line.
-    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. What has a caution and was
-    not measured comes last, never first, and only if it fits the limit."""
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured, by what it
+    gives at least; then what has an upper bound and fits the limit of the step, and of that first what is about the
+    line that holds the waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the
+    order of `first`: the larger comes first, as in `show`. Of changes that are one choice one counts
+    (`select_choices`). Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. What has
+    a caution and was not measured comes last, never first, and only if it fits the limit."""
     advised = [entry for entry in first if not entry["reason"]]
-    cards = [_describe_card(entry, step_ns) for entry in advised if len(entry["changes"]) == 1]
-    cards = cards or [_describe_card(entry, step_ns) for entry in advised]
-    known = [card for card in cards if card["ratio"] is not None and card["ratio"] >= LEAST_RATIO]
-    chosen: dict[str, dict[str, Any]] = {}
-    for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
-        choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
-        other = chosen.get(choice)
-        is_known_better = other is not None and (other["kind"], card["kind"]) == (AT_MOST, MEASURED)
-        is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
-        if other is None or is_known_better or is_about_line or card["low"] > LEAST_BETTER * other["ratio"]:
-            chosen[choice] = card
-    kept = sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+    described = [(entry, _describe_card(entry, step_ns)) for entry in advised]
+    described = [of for of in described if len(of[0]["changes"]) == 1] or described
+    known = [of for of in described if of[1]["ratio"] is not None and of[1]["ratio"] >= LEAST_RATIO]
+    chosen = select_choices([entry for entry, _ in known])
+    cards = [card for entry, card in known if any(entry is other for other in chosen)]
+    kept = sorted(cards, key=_rank_card)[:MOST_CARDS]
     return [card for card in kept if not is_untried_risk(card) or (card is not kept[0] and card["fits_limit"])]
 
 
@@ -125,10 +115,10 @@ def list_cautions(names: Sequence[str]) -> list[str]:
     return [caution for name in names if (caution := find_caution(name))]
 
 
-def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, bool, float]:
-    is_bound = card["kind"] == AT_MOST
-    rank = not card["fits_limit"], not card["holds"]
-    return is_bound, is_untried_risk(card), *rank, 0.0 if is_bound else -card["ratio"]
+def _rank_card(card: Mapping[str, Any]) -> tuple[Any, ...]:
+    if card["kind"] == MEASURED:
+        return False, *rank_gain(card)
+    return True, is_untried_risk(card), not card["fits_limit"], not card["holds"]
 
 
 def is_untried_risk(card: Mapping[str, Any]) -> bool:
