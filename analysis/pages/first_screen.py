@@ -59,7 +59,7 @@ def describe_screen(
         ]
         if limit is not None
         else [],
-        "headline": NOT_PROFILED if limit is None else describe_headline(limit),
+        "headline": NOT_PROFILED if limit is None else describe_headline(limit, kinds),
         "cards": cards,
         "nothing_more": describe_nothing_more(limit, len(cards), *without) if len(cards) < MOST_CARDS else "",
         "nothing_else": describe_nothing_more(limit, 1, *without),  # if a card is added
