@@ -36,7 +36,8 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
     torch.compile did, and the modules that take most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
-    advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
+    advised = format_run_advice([entry for entry in first if not entry["reason"]], answers.of_run.facts["step_ns"])
+    advised = advised or [NOTHING]
     numbered = [f"{place}. {make_printable(line)}" for place, line in enumerate(advised, start=1)]
     lines += ["", ADVICE_TITLE, *(text for line in numbered for text in wrap_text(line, width, "  "))]
     rows = answers.of_script.tables["waits"].rows

@@ -14,6 +14,7 @@ from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPHS
+from profiler_job.jobs.contract.ranges import OPTIMIZER
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
@@ -40,6 +41,9 @@ def describe_screen(
     (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
     cards = choose_cards(first, numbers["step_ns"])
+    has_updates = OPTIMIZER in kinds or bool((parts["phase"] == OPTIMIZER).any())  # some are elementwise by name
+    if kinds and not has_updates:  # cautions are about updates
+        cards = [card | {"cautions": []} for card in cards]
     shares = limit.format_shares(0) if limit is not None else {}
     without = list_without_gain(first)
     return {

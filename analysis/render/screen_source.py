@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import ON_SLOW_CPU
+from profiler_job.analysis.insight.advice_lines import ON_SLOW_CPU, says_nothing
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
@@ -15,8 +15,6 @@ from profiler_job.jobs.contract.quantities import UNITS, format_quantity, format
 
 NOT_KNOWN = Markup("not known")
 NOT_THE_LIMIT = "not what limits it"
-MOST_BOUND = 5
-"""A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
 READS_AS_1 = 1.05
 """Below this, a ratio of two digits reads as 1.0."""
 _RATIO = ("ratio", "low", "high")
@@ -79,12 +77,12 @@ def _write_code(card: Mapping[str, Any]) -> str:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or half, or an unknown part if it might be
-    more than all but MOST_BOUND leaves. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or half, or an unknown part if the
+    bound says nothing. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest
     process, give another."""
     if card["kind"] == "measured":
         return _choose_times(card) or Markup("{}× as fast").format(_format_interval(card)[0])
-    if card["ratio"] > MOST_BOUND and not card["is_alone"]:
+    if says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"]):
         return Markup("could save an unknown part")
     is_half = LARGER_BATCH in card["changes"] and round(card["ceiling_ns"] / card["before_ns"], 2) == 0.5
     return Markup("could save up to {}").format("half" if is_half else text.rounded(card["ceiling_ns"], "ns"))

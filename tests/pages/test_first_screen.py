@@ -233,6 +233,23 @@ def test_half_of_a_step_is_half_whatever_both_round_to():
     assert format_gain(card) == "could save up to half"
 
 
+def test_a_step_without_an_optimizer_has_no_risk_for_its_updates():
+    """A script that only runs forward was told that small updates are lost."""
+    first = [bounded("compile", 5.0) | {"fits_limit": True}, bounded("casts", 3.0) | {"fits_limit": True}]
+    for kind in ("elementwise", "optimizer"):
+        parts = pd.DataFrame([("a", 10.0, "forward", "FFN", kind, 10.0)], columns=COLUMNS)
+        screen = first_screen.describe_screen(RUN, parts, None, first, {"step_ns": 10.0})
+        assert bool(screen["cards"][1]["cautions"]) == (kind == "optimizer")
+
+
+def test_a_line_and_a_card_have_one_bound():
+    """A card had an unknown part of 79 ms, the terminal up to 72.2 ms."""
+    [card] = choose_cards([bounded("compile", 72.2e6)], 79e6)
+    [line] = format_run_advice([bounded("compile", 72.2e6)], 79e6)
+    assert format_gain(card) == "could save an unknown part" and "could save an unknown part of 79.0 ms;" in line
+    assert "could save up to 40.0 ms;" in format_run_advice([bounded("compile", 40e6)], 79e6)[0]
+
+
 @pytest.mark.parametrize(
     ("change", "ceiling", "gain"),
     [
