@@ -95,16 +95,19 @@ def answer_pair(comparison: Comparison, pair: ComparedPair, links: Links) -> Ans
 
 def counterparts(comparison: Comparison, links: Links) -> dict[str, list[dict[str, Any]]]:
     """What the page of a run shows of the run that it is compared with, by the path of the page: which side it is
-    (`letter`), the other side's `other` and `label`, the `page` of its run ("" where there is none), where the two are
-    compared (`why`), and step and kernel time of both in words (`said`)."""
-    sides = {"A": comparison.first, "B": comparison.second}
+    (`letter`), the other side's `other` and `label`, with what it differs in, the `page` of its run ("" where there is
+    none), where the two are compared (`why`), and step and kernel time of both in words (`said`)."""
+    labels = [make_printable(side.label) for side in (comparison.first, comparison.second)]
+    named = _name_sides(comparison)
+    labels = [name if label in name else f"{label}, {name}" for label, name in zip(labels, named, strict=True)]
+    sides = dict(zip("AB", labels, strict=True))
     said: dict[str, list[dict[str, Any]]] = {}
     for pair, why in zip(comparison.pairs, links.pairs, strict=True):
         runs = {"A": pair.case.first, "B": pair.case.second}
         words = [compare_formats.format_metric(pair.judgements[name]) for name in ("step", "kernel")]
         for letter, other in (("A", "B"), ("B", "A")):
             page = links.find_page(other, runs[other])
-            entry = {"letter": letter, "other": other, "label": make_printable(sides[other].label), "page": page}
+            entry = {"letter": letter, "other": other, "label": sides[other], "page": page}
             for run in runs[letter]:
                 if (letter, run) in links.runs:
                     said.setdefault(links.runs[letter, run], []).append(entry | {"why": why, "said": words})

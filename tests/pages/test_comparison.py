@@ -1,5 +1,6 @@
 """The pages of a comparison say what `compare` says, link to the pages of runs, and obey no name."""
 
+import copy
 import dataclasses
 import html
 import json
@@ -97,6 +98,17 @@ def read_part(path):
 @pytest.fixture(scope="module")
 def pages(compared, tmp_path_factory):
     return written(compared, tmp_path_factory.mktemp("docs"), compared.first.recording)
+
+
+@pytest.mark.parametrize("label", ["before", "after"])
+def test_the_page_of_a_run_says_what_the_other_run_differs_in(compared, links, label):
+    """It said "Compared with trained" of the same run, compiled."""
+    alignment = dataclasses.replace(compared.alignment, differences={"compile": ("off", "default")})
+    side = copy.copy(compared.first)
+    side.label = label
+    made = comparison.counterparts(dataclasses.replace(compared, first=side, alignment=alignment), links)
+    said = {entry["label"] for entries in made.values() for entry in entries if entry["other"] == "B"}
+    assert len(said) == 1 and said.pop().startswith("after") and "torch.compile" in str(made)
 
 
 def test_every_pair_has_its_judgements_with_their_interval(compared, links):
@@ -358,7 +370,7 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
         )
     names = {precision: f"small-ctx128-{precision}-naive-forward" for precision in ("fp32", "bf16")}
     mine = read_page(tmp_path / "report" / "runs" / f"{names['fp32']}.md")
-    assert f"[bf16](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
+    assert f"[bf16 (BF16 autocast)](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
     assert f"[why](../../report/comparison.md?of=bf16/{names['fp32']})" in mine
     theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
     assert f"[fp32](../../report/runs/{names['fp32']}.md) (A; this run is B): step " in theirs
