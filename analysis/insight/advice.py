@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import describe_code, find_caution, find_evidence
+from profiler_job.analysis.changes import describe_code, find_evidence
 from profiler_job.analysis.changes.evidence import CaptureEvidence, WithheldError
 from profiler_job.analysis.changes.waiting_lines import HELD, ScriptLine
 from profiler_job.analysis.insight.section_columns import SECTIONS
@@ -43,8 +43,7 @@ class Advice:
 
 def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """List what to change first: a row per change with COLUMNS. Advised changes come first, those
-    that fit the limit before the others, sorted by the time they could save at most, of both those with a risk
-    last, then the others with the reason.
+    that fit the limit before the others, sorted by the time they could save at most, then the others with the reason.
     No rows if no kernel ran.
 
     capture: facts, like `Summary.capture`. is_slowed: False if the idle times come from steps without nsys.
@@ -62,15 +61,10 @@ def advise(capture: Mapping[str, Any], sections: Mapping[str, pd.DataFrame]) -> 
 
 def make_advice_table(rows: list[Advice]) -> pd.DataFrame:
     """Make the table of advice with COLUMNS: what fits the limit first, then what is about a line that holds
-    the waiting, then what could save most. A change with a risk comes after the others that fit, or do not fit, as it does."""
-    rows = sorted(rows, key=_rank)
+    the waiting, then what could save most."""
+    rows = sorted(rows, key=lambda row: (not row.fits_limit, row.line_share < HELD, -(row.ceiling_ns or 0)))
     table = pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
     return table.astype({name: "Int64" for name in COLUMNS if name.endswith("_ns")} | {"share": "Float64"})
-
-
-def _rank(row: Advice) -> tuple[bool, bool, bool, bool, int]:
-    is_risky = find_caution(row.change) != ""
-    return row.reason != "", not row.fits_limit, is_risky, row.line_share < HELD, -(row.ceiling_ns or 0)
 
 
 def _make_advice(seen: CaptureEvidence) -> Iterator[Advice]:

@@ -8,7 +8,6 @@ import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
-from profiler_job.analysis.insight.advice import Advice, make_advice_table
 from profiler_job.analysis.insight.advice_lines import format_run_advice
 from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
@@ -69,8 +68,6 @@ def test_a_risk_that_was_not_measured_comes_last_and_never_first():
     table = pd.DataFrame([risk | {"change": "casts"}, safe | {"change": "fused_adamw"}])
     ranked = run_advice.rank_changes(table, pd.DataFrame(columns=GAINS))
     assert [entry["changes"] for entry in ranked] == [("fused_adamw",), ("casts",)]
-    rows = [Advice(change=name, ceiling_ns=ns, fits_limit=True) for name, ns in (("casts", 80), ("fused_adamw", 50))]
-    assert make_advice_table(rows)["change"].tolist() == ["fused_adamw", "casts"]
 
 
 def test_several_cards_say_that_their_gains_do_not_add_up(tmp_path):
