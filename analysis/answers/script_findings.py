@@ -36,7 +36,8 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
     torch.compile did, and the modules that take most, in so many columns."""
     of_script, first = answers.of_script.facts, answers.of_run.facts["first"]
     lines = [text for line in of_script["insight"].sentences.verdict for text in wrap_text(line, width, "  ")]
-    advised = format_run_advice([entry for entry in first if not entry["reason"]]) or [NOTHING]
+    advised = format_run_advice([entry for entry in first if not entry["reason"]], answers.of_run.facts["step_ns"])
+    advised = advised or [NOTHING]
     numbered = [f"{place}. {make_printable(line)}" for place, line in enumerate(advised, start=1)]
     lines += ["", ADVICE_TITLE, *(text for line in numbered for text in wrap_text(line, width, "  "))]
     rows = answers.of_script.tables["waits"].rows
@@ -45,7 +46,7 @@ def format_findings(answers: ScriptAnswers, width: int) -> str:
         lines += ["", f"{TITLES['waits']}, in a step without a profiler", *said]
         lines += format_in_tables(rows[COLUMNS].head(MOST_ROWS), width) if len(rows) else []
     lines += _format_calls(answers.of_script, width)
-    return "\n".join([*lines, *_format_compiling(answers.of_script, width), *_format_modules(answers.modules, width)])
+    return "\n".join([*lines, *_format_compiling(answers.of_script, width), *_format_modules(answers, width)])
 
 
 def _format_calls(of_script: Answer, width: int) -> list[str]:
@@ -61,14 +62,15 @@ def _format_calls(of_script: Answer, width: int) -> list[str]:
     return ["", CALLS_TITLE, *table, *[f"  ... and {more} more (the page lists all)"] * (more > 0)]
 
 
-def _format_modules(modules: pd.DataFrame, width: int) -> list[str]:
+def _format_modules(answers: ScriptAnswers, width: int) -> list[str]:
     """Format the modules that take most, as `show` does; nothing if none is known."""
+    modules, drawn = answers.modules, answers.of_script.facts["drawn_modules"]
     if not len(modules):
         return []
     table, _ = fit_table("modules", modules.head(MOST_MODULES), width)
     more = len(modules) - MOST_MODULES
     left_out = [f"  ... and {more} more (the page lists all, and `show` of the capture)"] * (more > 0)
-    notes = [text for line in describe_modules(modules) for text in wrap_text(f"{line}.", width, "  ")]
+    notes = [text for line in describe_modules(modules, drawn) for text in wrap_text(f"{line}.", width, "  ")]
     return ["", TITLES["modules"], *table, *left_out, *notes]
 
 

@@ -15,6 +15,7 @@ class AdvisedChange(Protocol):
 
     - `PLAIN`: what to do in a program without PyTorch. A change without it is not advised there.
     - `COMPILED`: what to do in a script that torch.compile compiles already, if that is something else.
+    - `RECORDED`: what recorded runs do, if `CODE` also names another way.
     - `CAUTION`: what a reader should know before making the change, in a few words.
     - `find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None`: what a capture shows for the change, and the most
       that it could save; None if it shows nothing. Raises WithheldError if it shows something, and a reason against the
@@ -52,12 +53,18 @@ def find_evidence(name: str, seen: CaptureEvidence) -> ChangeEvidence | None:
     return cast(ChangeEvidence | None, find(seen)) if find else None
 
 
+def find_caution(name: str) -> str:
+    """Return what a reader should know before making a change; "" if there is nothing."""
+    return str(getattr(load_change(name), "CAUTION", ""))
+
+
 def find_edits(name: str, program: Program) -> FoundEdits:
     """Find what makes a change in a script: nothing if the change's module does not say how."""
     find = getattr(load_change(name), "find_edits", None)
     return cast(FoundEdits, find(program)) if find else FoundEdits()
 
 
-def join_code(names: tuple[str, ...]) -> str:
-    """Return the code to write for a set of changes."""
-    return "; ".join(load_change(name).CODE for name in names)
+def join_code(names: tuple[str, ...], is_recorded: bool = False) -> str:
+    """Return the code to write for a set of changes, or what recorded runs do."""
+    modules = map(load_change, names)
+    return "; ".join(getattr(module, "RECORDED", module.CODE) if is_recorded else module.CODE for module in modules)

@@ -14,6 +14,7 @@ from profiler_job.jobs.contract.quantities import format_share
 
 CODE = 'torch.cuda.make_graphed_callables(...), or torch.compile(model, mode="reduce-overhead")'
 COMPILED = 'torch.compile(model, mode="reduce-overhead")'
+RECORDED = COMPILED
 PLAIN = "capture one step in a CUDA graph, and launch the graph"
 NEEDS = (
     "shapes must stay the same, not all can be captured, and a model that keeps a tensor from one call to the next, as "

@@ -175,8 +175,8 @@ def describe_sides(comparison: Comparison, *, with_alone: bool = True) -> list[s
     lines.append(f"noise band: {comparison.noise_source}")
     if turned := [pair for pair in pairs if pair.turns]:
         where = "" if len(turned) == len(pairs) else f", in {len(turned)} of {format_count(len(pairs), 'pair')}"
-        how = "A's over their ratio in rounds in which both took turns in one process"
-        lines.append(f"step of B{where}: {how}; the noise band is the interval of the ratio")
+        how = "the verdict is of their ratio in rounds in which both took turns in one process"
+        lines.append(f"step{where}: of the fastest process; {how}, and the noise band is its interval")
     if energies := [pair.judgements["energy"] for pair in pairs if "energy" in pair.judgements]:
         known = f"the larger of two: how much the processes of a side differ, and the noise band of {ENERGY.source}"
         unknown = "no noise band known, since there is one process of each"
@@ -268,6 +268,12 @@ def format_metric(judged: Judgement) -> str:
     band = format_quantity(judged.kind, judged.band)
     where = "more than" if judged.is_real else "within"
     said = f"{METRICS[judged.metric]}{_format_unit(judged)} {first} in A and {second} in B"
+    if judged.turns:
+        ratio, low, high = (
+            format_quantity("ratio", value) for value in (judged.times_as_fast, judged.turns.low, judged.turns.high)
+        )
+        ends = f"{low.removesuffix('×')}–{high.removesuffix('×')}"
+        return f"{said} (fastest process of each; B is {ratio} as fast [{ends}] in rounds in which both took turns)"
     return f"{said} ({_format_difference(judged)}, {where} the noise band of ±{band})"
 
 

@@ -92,7 +92,7 @@ def _check_pair(condition: Condition, pair: ComparedPair) -> GateOutcome:
             ComparisonProblem.NOT_RECORDED,
             f"--fail-if {condition.text}: {what} is not recorded on both sides; leave it out",
         )
-    limit, off, band = condition.compute_limit(judged), judged.difference, judged.band
+    limit, off, band = condition.compute_limit(judged), judged.change, judged.band
     grown = format_quantity(judged.kind, off, is_signed=True)
     said = f"{METRICS[condition.metric]} {grown} against a limit of {format_quantity(judged.kind, limit)}"
     if abs(off) <= band and band > limit:

@@ -1,8 +1,8 @@
 """Judge whether a difference is real: A, B, difference, noise band and verdict of each metric of a pair.
 
 - `step`: wall time of an unprofiled step, the slowest rank; if a side has none (a capture), the range of the step under
-  nsys, on both sides. If both took turns in one process (`metrics.turns`), A is that of its fastest process, B is A
-  over their ratio within rounds, and the band is the interval of that
+  nsys, on both sides. If both took turns in one process (`metrics.turns`), both are that of their fastest
+  process; the verdict is of their ratio within rounds, and so is the band, which is its interval
 - `throughput`: tokens a second of such steps, if both sides know their tokens; it repeats the verdict and the band of
   `step`
 - `kernel`: sum of kernel durations of a step of a rank
@@ -75,7 +75,8 @@ def find_kind(metric: Metric) -> Kind:
 class Judgement:
     """first, second, band: nanoseconds, tokens a second of `throughput`, bytes of `memory` or J of `energy`; band is
     half the width of the noise band, infinite if none is known. widths: the reasons for the width. per_token: whether
-    they refer to TOKENS tokens, and not to a step."""
+    they refer to TOKENS tokens, and not to a step. turns: how many times as fast B is, which the verdict is of, if both
+    took turns in one process."""
 
     metric: Metric
     first: float
@@ -83,10 +84,24 @@ class Judgement:
     band: float
     widths: tuple[Width, ...] = ()
     per_token: bool = False
+    turns: TuneRatio | None = None
 
     @property
     def difference(self) -> float:
         return self.second - self.first
+
+    @property
+    def change(self) -> float:
+        """The difference that the verdict is of: of runs that took turns, by their ratio."""
+        if self.turns is None:
+            return self.difference
+        ratio = self.turns.times_as_fast
+        return self.first * (ratio - 1 if self.metric == "throughput" else 1 / ratio - 1)
+
+    @property
+    def times_as_fast(self) -> float:
+        """How many times as fast B is, by time."""
+        return self.turns.times_as_fast if self.turns else self.first / self.second
 
     @property
     def kind(self) -> Kind:
@@ -100,7 +115,7 @@ class Judgement:
     @property
     def is_real(self) -> bool:
         """Whether the difference exceeds the noise band."""
-        return abs(self.difference) > self.band
+        return abs(self.change) > self.band
 
     @property
     def smallest_seen(self) -> float:
@@ -110,7 +125,7 @@ class Judgement:
     @property
     def is_clear(self) -> bool:
         """Whether chance cannot explain the difference, even among many differences."""
-        return abs(self.difference) > CLEAR * self.band
+        return abs(self.change) > CLEAR * self.band
 
     @property
     def verdict(self) -> str:
@@ -119,9 +134,9 @@ class Judgement:
         if not self.is_real:
             return WITHIN
         if self.metric == "throughput":
-            return ("slower", "faster")[self.difference > 0]
+            return ("slower", "faster")[self.change > 0]
         words = ("faster", "slower") if self.metric in ("step", "kernel", "busy") else ("less", "more")
-        return words[self.difference > 0]
+        return words[self.change > 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,10 +237,9 @@ def _compare_pair(
 ) -> ComparedPair:
     clock: Literal["timer", "nsys"] = "timer" if "timer" in a.clocks and "timer" in b.clocks else "nsys"
     if turns:
-        first_ns = a.fastest_ns
-        assert first_ns is not None
-        a = dataclasses.replace(a, clocks=a.clocks | {"timer": first_ns})
-        b = dataclasses.replace(b, clocks=b.clocks | {"timer": first_ns / turns.times_as_fast})
+        assert a.fastest_ns is not None and b.fastest_ns is not None
+        a = dataclasses.replace(a, clocks=a.clocks | {"timer": a.fastest_ns})
+        b = dataclasses.replace(b, clocks=b.clocks | {"timer": b.fastest_ns})
     judgements = {judged.metric: judged for judged in judge(a, b, clock, noise, with_steps, per_token, turns)}
     step = judgements["step"]
     return ComparedPair(
@@ -257,8 +271,8 @@ def judge(
     turns: TuneRatio | None = None,
 ) -> list[Judgement]:
     """Compare B with A, by metric. A band is at least as wide as the spread of a capture's steps. If the noise does not
-    come from these runs, it is also at least as wide as the spread of their processes or steps. turns: the ratio by
-    which B's step was taken from A's; its interval is the band then."""
+    come from these runs, it is also at least as wide as the spread of their processes or steps. turns: the ratio of
+    their steps within rounds; its interval is the band then."""
     runs = a.num_runs, b.num_runs
     processes = (a.num_processes, b.num_processes) if clock == "timer" else runs
     scales = [TOKENS / side.num_tokens if per_token else 1.0 for side in (a, b)]
@@ -277,10 +291,14 @@ def judge(
             metric=metric, first=values[0], second=values[1], band=band, widths=widths, per_token=per_token
         )
 
+    if turns:
+        of_scales = {name: getattr(turns, name) * scales[0] / scales[1] for name in ("times_as_fast", "low", "high")}
+        turns = turns.model_copy(update=of_scales)
+
     steps, idle = (scale(*(of(side, clock) for side in (a, b))) for of in (_get_step, _compute_idle))
     of_steps = Width(of="processes", half=noise.width("wall", sum(steps) / 2, max(idle), processes), num=processes)
     of_step = (measure_width_of_turns(steps[0], turns),) if turns else list_widths("step", of_steps)
-    judged = [make_judgement("step", steps, of_step)]
+    judged = [dataclasses.replace(make_judgement("step", steps, of_step), turns=turns)]
     if a.num_tokens and b.num_tokens and all(steps):
         judged.append(_judge_throughput(judged[0], TOKENS if per_token else a.num_tokens))
     parts = max(scale(float(np.sqrt(a.num_operations)), float(np.sqrt(b.num_operations))))
@@ -341,10 +359,10 @@ def _judge_idle(idle: list[float], step: Judgement, busy: Judgement, num_devices
 
 
 def _judge_throughput(step: Judgement, num_tokens: int) -> Judgement:
-    """Judge tokens a second of steps with so many tokens each. The ratio of band to difference equals the step's."""
+    """Judge tokens a second of steps with so many tokens each. The ratio of band to change equals the step's."""
     first, second = (1e9 * num_tokens / time for time in (step.first, step.second))
-    band = step.band * first / step.second
-    return Judgement(metric="throughput", first=first, second=second, band=band)
+    band = step.band * first / (step.first + step.change)
+    return Judgement(metric="throughput", first=first, second=second, band=band, turns=step.turns)
 
 
 def _get_step(side: MeasuredCase, clock: str) -> float:

@@ -48,7 +48,11 @@ def _describe_step(pair: ComparedPair, a: str, b: str) -> str:
         return f"{same}: {what} {times[1]} and {times[0]}{under}. A change of {seen} would have been found."
     verb, how = ("is", "fast") if step.verdict == "faster" else ("takes", "long")
     ratio, low, high = _find_ratio(pair)
-    return f"{b} {verb} {ratio} as {how} as {a} [{low}, {high}]: {what} {times[1]} instead of {times[0]}{under}."
+    size = f"{b} {verb} {ratio} as {how} as {a} [{low}, {high}]"
+    if pair.turns:
+        fastest = f"In the fastest process of each, {what} {times[1]} instead of {times[0]}."
+        return f"{size} in rounds in which both took turns. {fastest}"
+    return f"{size}: {what} {times[1]} instead of {times[0]}{under}."
 
 
 def _find_ratio(pair: ComparedPair) -> tuple[str, str, str]:
@@ -164,7 +168,7 @@ def _count_of(number: int, known: Sequence[Judgement]) -> str:
 def _format_ratios(known: Sequence[Judgement], verdict: str) -> str:
     """Format how many times as fast B is, or as long it takes: `1.4× to 4.2× (median 2.8×)`."""
     is_faster = verdict == "faster"
-    ratios = [of.first / of.second if is_faster else of.second / of.first for of in known if of.first and of.second]
+    ratios = [of.times_as_fast if is_faster else 1 / of.times_as_fast for of in known if of.first and of.second]
     if not ratios:
         return "an unknown number of times"
     ends = _list_ends([format_rounded("ratio", value) for value in (min(ratios), max(ratios))])

@@ -10,13 +10,15 @@ import pandas as pd
 from profiler_job.analysis.insight.first_advice import NOTHING, name_advice
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference.columns import format_cell
-from profiler_job.jobs.contract.changes import LABELS, LARGER_BATCH
+from profiler_job.jobs.contract.changes import CHANGES, LABELS, LARGER_BATCH
 from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 
 NOTE = (
     "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
     "save no more than shown; these times do not add up"
 )
+MOST_BOUND = 5
+"""A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
 MOST = 4
 """Advices on the page of a run."""
 ON_SLOW_CPU = " on a slow CPU"
@@ -61,15 +63,22 @@ def _format_reasons(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield f"Not advised, {', '.join(labels)}: {reason}"
 
 
-def format_run_advice(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def says_nothing(names: Sequence[str], ceiling_ns: float, step_ns: float | None) -> bool:
+    """Return whether a bound of changes is so near to the whole step that it is no number to show: more than all but
+    one part in MOST_BOUND. The peak rates bound what a precision gives."""
+    is_precision = len(names) == 1 and CHANGES[names[0]].axis == "precision"
+    return step_ns is not None and not is_precision and ceiling_ns > step_ns * (1 - 1 / MOST_BOUND)
+
+
+def format_run_advice(entries: Sequence[Mapping[str, Any]], step_ns: float | None = None) -> list[str]:
     """Format a line for each of the first MOST advices of a recorded run, and one for each reason not to advise.
-    entries: as `run_advice.rank_changes` gives them."""
+    entries: as `run_advice.rank_changes` gives them; step_ns: the step of the run, if it is known."""
     advised = [entry for entry in entries if not entry["reason"]]
     withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    return [*map(_format_line, advised[:MOST]), *_format_reasons(withheld)]
+    return [*(_format_line(entry, step_ns) for entry in advised[:MOST]), *_format_reasons(withheld)]
 
 
-def _format_line(entry: Mapping[str, Any]) -> str:
+def _format_line(entry: Mapping[str, Any], step_ns: float | None) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     labels += f" ({entry['where']})" if entry.get("where") else ""
     if len(entry["changes"]) > 1:
@@ -85,9 +94,10 @@ def _format_line(entry: Mapping[str, Any]) -> str:
             # times are of the fastest process of each, and give another ratio
             times, ratio = "", f"{ratio}{IN_ONE_PROCESS}"
         return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
-    return (
-        f"{labels}: could save up to {format_time(entry['ceiling_ns'])}; do: {entry['do']}; how sure: {entry['sure']}"
-    )
+    saved = f"up to {format_time(entry['ceiling_ns'])}"
+    if step_ns is not None and says_nothing(entry["changes"], entry["ceiling_ns"], step_ns):
+        saved = f"an unknown part of {format_time(step_ns)}"
+    return f"{labels}: could save {saved}; do: {entry['do']}; how sure: {entry['sure']}"
 
 
 def _explain_apart(entry: Mapping[str, Any]) -> str:

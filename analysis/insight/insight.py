@@ -51,6 +51,7 @@ def interpret_run(
     else:
         verdict = [] if gpus.empty else [describe_together(gpus)]
         under_nsys += [FROM_CAPTURE] * bool(len(gpus))
+    step_ns = limit.step_ns if limit is not None else None
     verdict += [f"Under the profiler, {line[0].lower()}{line[1:]}" if limit else line for line in under_nsys]
     return Insight(
         gpus=gpus,
@@ -62,6 +63,6 @@ def interpret_run(
             verdict=verdict,
             communication=describe_ranks(communication, causes),
             findings=describe_findings(findings),
-            advice=[[line] for line in format_run_advice(advice)],
+            advice=[[line] for line in format_run_advice(advice, step_ns)],
         ),
     )

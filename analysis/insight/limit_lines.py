@@ -45,16 +45,20 @@ LEAST_SAID = 0.01
 """Phases that take less than this part are only in the tables."""
 
 
-def describe_headline(limit: StepLimit) -> str:
+def describe_headline(limit: StepLimit, kinds: Collection[str] = ()) -> str:
     """Describe what limits a step, as a heading: `The GPU waits for the CPU 46% of this step`, `CPU (46%) or memory
-    (36%) limits this step`."""
+    (36%) limits this step`. kinds: of its kernels, as `step_parts` has them, if they are known: without a kernel of
+    fused attention only matmuls compute, and the rest of attention counts as memory."""
     shares = [limit.format_shares(0)[name] for name in limit.names]
     if len(shares) > 1:
         line = " or ".join(f"{name} ({share})" for name, share in zip(limit.names, shares))
         return f"{line[0].upper()}{line[1:]} limits this step"
     if limit.is_host_copies:
         return f"{COPYING[0].upper()}{COPYING[1:]} take {limit.host_copies_ns / limit.step_ns:.0%} of this step"
-    return f"{_HEADLINES[limit.names[0]]} {shares[0]} of this step" if shares else "No time passes"
+    if not shares:
+        return "No time passes"
+    is_matmuls = limit.names[0] == COMPUTE and kinds and ATTENTION not in kinds
+    return f"{ONLY_MATMULS if is_matmuls else _HEADLINES[limit.names[0]]} {shares[0]} of this step"
 
 
 def describe_nothing_more(
@@ -85,6 +89,9 @@ _LEFT = {
 }
 """What is left to do if no change helps, by what limits the step."""
 
+ATTENTION = "attention"
+"""The kind of kernels of fused attention."""
+ONLY_MATMULS = "Matmuls take"
 _HEADLINES = {
     COMPUTE: "Matmuls and attention take",
     MEMORY: "Reading and writing memory takes",

@@ -90,30 +90,35 @@ def _find_main(rows: pd.DataFrame, column: str) -> pd.Series:
     return largest.set_index("name")[column]
 
 
-def describe_modules(table: pd.DataFrame) -> list[str]:
+def describe_modules(table: pd.DataFrame, drawn: pd.DataFrame | None = None) -> list[str]:
     """Describe the section `modules` in sentences, without their full stops: which module takes most, and how to read
-    the table."""
+    the table. drawn: as in `describe_largest`."""
     in_brackets = "What no module launched has a name in brackets"
     for share in table["share"][table["name"] == vocabulary.ALL_PARAMETERS]:
         in_brackets += f", as {vocabulary.ALL_PARAMETERS}: updates of many at once, {format_cell('share', share)}"
     once = "Each kernel counts once, in its innermost module; the time of a fused one is divided among its modules"
-    return [*describe_largest(table), once, in_brackets]
+    return [*describe_largest(table, drawn), once, in_brackets]
 
 
-def describe_largest(table: pd.DataFrame) -> list[str]:
+def describe_largest(table: pd.DataFrame, drawn: pd.DataFrame | None = None) -> list[str]:
     """Describe which module takes most, of the section `modules`, and each that takes much itself, without the modules
-    inside it; then the loss, if it takes more. Nothing if no module is known."""
+    inside it; then the loss, if it takes more. Nothing if no module is known. drawn: of
+    `step_parts.sum_drawn_modules`; the first of these takes most then, as in the figure of the step."""
     is_bracket = table["name"].str.startswith("(") | table["name"].str.contains("/(", regex=False)
     listed = table[~is_bracket]
     described = []
+    for row in [] if drawn is None else drawn.head(1).to_dict("records"):
+        share = format_cell("share", row["step_share"])
+        described.append(f"{make_printable(row['module'])} takes most of the modules, {share} of the kernel time")
+    is_drawn = bool(described)
     for at, row in enumerate(listed.to_dict("records")):
         is_around = listed["name"].str.startswith(f"{row['name']}/").any()
-        if at and not (is_around and row["share"] >= _MUCH):
+        if (at or is_drawn) and not (is_around and row["share"] >= _MUCH):
             continue
         name = f"{make_printable(row['name'])}{' itself, without the modules inside it,' * bool(is_around)}"
         share, kernel = format_cell("share", row["share"]), make_printable(shorten(row["kernel"]))
         of_modules = " of the modules" * bool(row["share"] < table["share"].max())
-        most = share if at else f"most{of_modules}, {share} of the kernel time"
+        most = share if at or is_drawn else f"most{of_modules}, {share} of the kernel time"
         described.append(f"{name} takes {most}; most of that is {FAMILIES[row['family']].label}")
         if is_around and _LOSS.search(row["kernel"]):
             described[-1] += f"; its largest kernel computes a loss: {kernel}"

@@ -4,13 +4,15 @@ A recording also holds steps that were timed without nsys: they show how long th
 profiled steps show what runs, and why a GPU waits.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import join_code
+from profiler_job.analysis.changes import find_caution, join_code
+from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import advice
 from profiler_job.analysis.insight.module_times import list_modules
 from profiler_job.analysis.insight.run_limit import BUSY, IDLE
@@ -21,12 +23,14 @@ from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.changes import FOREACH, FUSED_ADAMW
+from profiler_job.jobs.contract.changes import CHANGES, COMPILED, FOREACH, FUSED_ADAMW
 from profiler_job.jobs.contract.messages import COMPILE, SAMPLED
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
 LEAST_RATIO = 1.05
 """A smaller one is written as 1.0×, which nobody acts on."""
+LEAST_BETTER = 1.03
+"""Times that a choice must be as fast as one that asks less of a script: CUDA graphs need fixed shapes."""
 LITTLE = "measured, and less than 5% faster"
 UNCERTAIN = "measured, and not known to be faster: a slow CPU may explain the difference"
 """Why a change is not advised though it was measured: its interval ends below LEAST_RATIO, or it holds 1."""
@@ -97,8 +101,8 @@ def is_compiled(run: Mapping[str, Any], scalars: Mapping[str, float]) -> bool:
 
 
 def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rank what to change first: measured gains by their part of the step, then what is not measured and could save at
-    most a ceiling, then what is not advised.
+    """Rank what to change first: measured gains by the low end of their interval, then what is not measured and could
+    save at most a ceiling, then what is not advised. Of torch.compile and CUDA graphs one is ranked (`select_choices`).
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
     not measured). Where it was measured: measured_in, the speed-up times_as_fast with its range low to high,
@@ -115,19 +119,63 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
             continue  # another choice for the same kernels, and the lesser
         if (name,) not in known:
             others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
-    gains.sort(key=lambda gain: -gain["times_as_fast"])
-    return [*gains, *sorted(others, key=lambda row: (row["reason"] != "", not row.get("fits_limit", False)))]
+    gains.sort(key=rank_gain)
+    ranked = [*gains, *sorted(others, key=_rank_unmeasured)]
+    compiling = [entry for entry in ranked if not entry["reason"] and entry["changes"][0] in COMPILED]
+    lesser = {entry["changes"] for entry in compiling} - {entry["changes"] for entry in select_choices(compiling)}
+    return [entry for entry in ranked if entry["reason"] or entry["changes"] not in lesser]
+
+
+def rank_gain(gain: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what measured gains are sorted by: what they give at least, and then their ratio."""
+    return -gain["low"], -gain.get("times_as_fast", gain.get("ratio", 0.0))
+
+
+def select_choices(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Select one of single changes that are one choice, such as TF32 and BF16, of advised entries of `rank_changes`:
+    the later in CHANGES, which asks more of a script, if its interval is above the other's gain by LEAST_BETTER, if it
+    was measured to be so much faster than the other, if it alone was measured, or if it is about the line that holds
+    the waiting. Sets of changes, and gains below LEAST_RATIO, stay as they are."""
+    chosen: dict[str, Mapping[str, Any]] = {}
+    kept = []
+    for entry in sorted(entries, key=lambda entry: [*CHANGES].index(entry["changes"][0])):
+        is_measured = "measured_in" in entry
+        if len(entry["changes"]) > 1 or (is_measured and entry["times_as_fast"] < LEAST_RATIO):
+            kept.append(entry)
+            continue
+        choice = CHANGES[entry["changes"][0]].axis or entry["changes"][0]
+        other = chosen.get(choice)
+        if other is None or _is_better_choice(entry, other):
+            chosen[choice] = entry
+    kept += chosen.values()
+    return [entry for entry in entries if any(entry is other for other in kept)]
+
+
+def _is_better_choice(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    is_measured, was_measured = ("measured_in" in each for each in (entry, other))
+    if is_measured != was_measured:
+        return is_measured
+    if entry.get("line_share", 0.0) >= HELD:
+        return True
+    is_faster = is_measured and entry["low"] > LEAST_BETTER * other["times_as_fast"]
+    return is_faster or (is_measured and entry.get("low_over_compile", 0.0) > LEAST_BETTER)
+
+
+def _rank_unmeasured(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    is_risky = any(map(find_caution, row["changes"]))
+    return row["reason"] != "", is_risky, not row.get("fits_limit", False)
 
 
 def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What was measured: changes that make a step faster, and single ones that do not, or may not."""
     gains, others = [], []
     for row in measured.to_dict("records"):
-        entry = {"changes": row["changes"], "do": join_code(row["changes"]), "reason": ""}
+        entry = {"changes": row["changes"], "do": join_code(row["changes"], is_recorded=True), "reason": ""}
         entry |= {
             "step_ns": row["before_ns"],
             "gain_ns": row["before_ns"] - row["after_ns"],
             **{name: row[name] for name in ("times_as_fast", "low", "high", "measured_in", "on_slow_host")},
+            "low_over_compile": row.get("low_over_compile", math.nan),
             "apart": row["apart"] if row["apart"] > MOST_APART else None,
         }
         if row["gains"]:

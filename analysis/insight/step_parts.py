@@ -127,6 +127,18 @@ def name_module(phase: str, path: str) -> str:
     return NAMES.get(inside[0], re.sub(r"^\((.*)\)$", r"\1", inside[0]))  # not that of `GPT (compiled)`
 
 
+def sum_drawn_modules(totals: pd.DataFrame) -> pd.DataFrame:
+    """Sum the kernel time of a step of one run by the module that its parts are drawn as, all blocks together, the
+    largest first: module, total_ns, step_share. What no module launched is left out. totals: `kernel_totals`."""
+    rows = divide_fused(totals, ["time_ns"])
+    paths, phases = rows["module"].astype(str), rows["phase"].astype(str)
+    is_module = (paths != "") & ~paths.str.match(r"\(|.*/\(") & ~phases.isin(list(WITHOUT_MODULES))
+    names = [name_module(phase, path) for phase, path in zip(phases[is_module], paths[is_module])]
+    sums = rows.loc[is_module, "time_ns"].groupby(pd.Series(names, rows.index[is_module], dtype=object)).sum()
+    table = sums.sort_values(ascending=False, kind="stable").rename("total_ns").rename_axis("module").reset_index()
+    return table.assign(step_share=table["total_ns"] / rows["time_ns"].sum())
+
+
 @measure_by_run
 def _sum_copies(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     """Sum the copies and fills of a step by phase: the columns of kernels."""

@@ -253,7 +253,7 @@ def _ratios(pairs: list[ComparedPair]) -> Chart:
         {
             "runs": _shorten_label(make_printable(pair.case.label)),
             "clock": METRICS[metric],
-            "value": judged.first / judged.second,
+            "value": judged.times_as_fast,
         }
         for pair in pairs
         for metric, judged in pair.judgements.items()

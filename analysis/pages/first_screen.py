@@ -5,20 +5,19 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.changes import find_caution, load_change
 from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_more
-from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN
+from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN, rank_gain, select_choices
 from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPHS
+from profiler_job.jobs.contract.ranges import OPTIMIZER
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
 MOST_CARDS = 3
-LEAST_BETTER = 1.03
-"""Times that a choice must be as fast as one that asks less of a script: CUDA graphs need fixed shapes."""
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
@@ -42,6 +41,9 @@ def describe_screen(
     (is_by_turns)."""
     kinds = step_parts.sum_by_kind(parts)
     cards = choose_cards(first, numbers["step_ns"], numbers["tokens_per_s"])
+    has_updates = OPTIMIZER in kinds or bool((parts["phase"] == OPTIMIZER).any())  # some are elementwise by name
+    if kinds and not has_updates:  # cautions are about updates
+        cards = [card | {"cautions": []} for card in cards]
     shares = limit.format_shares(0) if limit is not None else {}
     without = list_without_gain(first)
     return {
@@ -61,7 +63,7 @@ def describe_screen(
         ]
         if limit is not None
         else [],
-        "headline": NOT_PROFILED if limit is None else describe_headline(limit),
+        "headline": NOT_PROFILED if limit is None else describe_headline(limit, kinds),
         "cards": cards,
         "nothing_more": describe_nothing_more(limit, len(cards), *without) if len(cards) < MOST_CARDS else "",
         "nothing_else": describe_nothing_more(limit, 1, *without),  # if a card is added
@@ -84,28 +86,22 @@ def describe_settings(run: Mapping[str, Any]) -> str:
 def choose_cards(
     first: Sequence[Mapping[str, Any]], step_ns: float | None, tokens_per_s: float | None = None
 ) -> list[dict[str, Any]]:
-    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured by its gain;
-    then what has an upper bound and fits the limit of the step, and of that first what is about the line that holds the
-    waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the order of `first`:
-    the larger comes first, as in `show`. Of changes that are one choice, such as TF32 and BF16, the later
-    in CHANGES counts if its interval is above the other's gain by LEAST_BETTER, since it asks more of a script, if it
-    alone was measured, or if it is about that line.
-    Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. tokens: of the step, None if
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured, by what it
+    gives at least; then what has an upper bound and fits the limit of the step, and of that first what is about the
+    line that holds the waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the
+    order of `first`: the larger comes first, as in `show`. Of changes that are one choice one counts
+    (`select_choices`). Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. What has
+    a caution and was not measured comes last, never first, and only if it fits the limit. tokens: of the step, None if
     not known."""
-    advised = [entry for entry in first if not entry["reason"]]
     tokens = tokens_per_s * step_ns / 1e9 if tokens_per_s and step_ns else None
-    every = [_describe_card(entry, step_ns) | {"tokens": tokens} for entry in advised]
-    cards = [card for card in every if len(card["changes"]) == 1] or every
-    known = [card for card in cards if card["ratio"] is not None and card["ratio"] >= LEAST_RATIO]
-    chosen: dict[str, dict[str, Any]] = {}
-    for card in sorted(known, key=lambda card: [*CHANGES].index(card["changes"][0])):
-        choice = CHANGES[card["changes"][0]].axis or card["changes"][0]
-        other = chosen.get(choice)
-        is_known_better = other is not None and (other["kind"], card["kind"]) == (AT_MOST, MEASURED)
-        is_about_line = other is not None and card["holds"] and card["kind"] == other["kind"]
-        if other is None or is_known_better or is_about_line or card["low"] > LEAST_BETTER * other["ratio"]:
-            chosen[choice] = card
-    return sorted((card for card in cards if card in chosen.values()), key=_rank_card)[:MOST_CARDS]
+    advised = [entry for entry in first if not entry["reason"]]
+    described = [(entry, _describe_card(entry, step_ns) | {"tokens": tokens}) for entry in advised]
+    described = [of for of in described if len(of[0]["changes"]) == 1] or described
+    known = [of for of in described if of[1]["ratio"] is not None and of[1]["ratio"] >= LEAST_RATIO]
+    chosen = select_choices([entry for entry, _ in known])
+    cards = [card for entry, card in known if any(entry is other for other in chosen)]
+    kept = sorted(cards, key=_rank_card)[:MOST_CARDS]
+    return [card for card in kept if not is_untried_risk(card) or (card is not kept[0] and card["fits_limit"])]
 
 
 def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -124,12 +120,18 @@ def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], li
 
 def list_cautions(names: Sequence[str]) -> list[str]:
     """List what a reader should know before making these changes."""
-    return [caution for name in names if (caution := getattr(load_change(name), "CAUTION", ""))]
+    return [caution for name in names if (caution := find_caution(name))]
 
 
-def _rank_card(card: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
-    is_bound = card["kind"] == AT_MOST
-    return is_bound, not card["fits_limit"], not card["holds"], 0.0 if is_bound else -card["ratio"]
+def _rank_card(card: Mapping[str, Any]) -> tuple[Any, ...]:
+    if card["kind"] == MEASURED:
+        return False, *rank_gain(card)
+    return True, is_untried_risk(card), not card["fits_limit"], not card["holds"]
+
+
+def is_untried_risk(card: Mapping[str, Any]) -> bool:
+    """Return whether a card is of a change with a caution, which was not measured."""
+    return card["kind"] == AT_MOST and bool(card["cautions"])
 
 
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from profiler_job.analysis.insight.run_advice import LEAST_RATIO
 from profiler_job.analysis.metrics.steady import MOST_APART
-from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS
+from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, is_untried_risk
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.jobs.contract.changes import LARGER_BATCH
 
@@ -30,6 +30,7 @@ def fill_cards(case: HomeCase, state: str, cases: Sequence[HomeCase], screens: S
         ]
         faster = [card for card in others if card and card["ratio"] >= LEAST_RATIO and card["low"] > 1]
         cards += sorted(faster, key=lambda card: -card["ratio"])[:1]
+    cards = sorted(cards, key=is_untried_risk)
     added = {"cards": cards[:MOST_CARDS], "nothing_more": "" if len(cards) >= MOST_CARDS else shown["nothing_else"]}
     return {**shown, **added} if len(cards) > len(shown["cards"]) else {**shown}
 

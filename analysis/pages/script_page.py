@@ -13,6 +13,7 @@ from profiler_job.analysis.insight.communication_lines import Causes
 from profiler_job.analysis.insight.insight import interpret_run
 from profiler_job.analysis.insight.module_times import describe_largest, list_modules
 from profiler_job.analysis.insight.recorded_compiling import AGAIN, GIVEN_UP, describe_compiling
+from profiler_job.analysis.insight.step_parts import sum_drawn_modules
 from profiler_job.analysis.insight.wait_causes import name_causes
 from profiler_job.analysis.insight.wait_lines import (
     describe_recorded_waits,
@@ -78,7 +79,8 @@ def answer(
         "tokens_per_s": _measure_tokens_per_s(frames, scalars),
         "has_timeline": any(name.startswith(OVER_STEP) for name in scalars),
         "has_modules": len(frames.tree) > 0,
-        "largest_module": describe_largest(list_modules(kernel_time.kernel_totals(kernels))),
+        "drawn_modules": frames.drawn,
+        "largest_module": describe_largest(list_modules(kernel_time.kernel_totals(kernels)), frames.drawn),
         "has_fused": bool(frames.tree["is_fused"].any()),
         "replayed": _replayed(kernels),
         "num_ranks": len(frames.ranks),
@@ -112,6 +114,8 @@ class ScriptData:
     parts: pd.DataFrame
     """What a captured step is made of, by GPU and phase."""
     tree: pd.DataFrame
+    drawn: pd.DataFrame
+    """The modules as the figure of the step names them, the largest first."""
     ranks: pd.DataFrame
     """One row of each rank: its unprofiled step, GPU busy, kernel time and time of communication in a captured one."""
     families: pd.DataFrame
@@ -130,6 +134,7 @@ def _frames(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) ->
         phases=_phases(totals, steps),
         parts=parts,
         tree=kernel_time.sum_by_module(totals if (totals["module"] != "").any() else totals.head(0)),
+        drawn=sum_drawn_modules(totals),
         ranks=_ranks(steps, kernels, memops),
         families=sort_stably(families, place(families["phase"], (*ranges.ALL_PHASES, OUTSIDE_PHASES))),
         kernels=kernel_time.sum_by_kernel(in_step, ["scope"]),
@@ -181,8 +186,6 @@ def _make_facts(limit: StepLimit | None) -> dict[str, Any]:
 
 def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | None) -> list[Claim]:
     phases = frames.phases[frames.phases["time_ns"] > 0].sort_values("time_ns", ascending=False)
-    leaves = frames.tree[frames.tree["is_leaf"].astype(bool)] if len(frames.tree) else frames.tree
-    listed = leaves[~leaves["module"].astype(str).str.startswith("(")] if len(leaves) else leaves
     return [
         Claim("step", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("tokens", frames.step[[bool(scalars.get("tokens_per_step"))] * len(frames.step)], facts=_rate(scalars)),
@@ -191,11 +194,7 @@ def _claims(frames: ScriptData, scalars: dict[str, float], limit: StepLimit | No
         Claim("busy", frames.step, facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("limit", frames.step.head(int(limit is not None)), facts=lambda _: _make_facts(limit)),
         Claim("phases", phases, facts=lambda rows: {"phases": rows[["phase", "share"]].to_dict("records")}),
-        Claim(
-            "module",
-            listed.nlargest(1, "total_ns") if len(listed) else listed,
-            facts=lambda rows: rows.iloc[0].to_dict(),
-        ),
+        Claim("module", frames.drawn.head(1), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("kernel", frames.kernels.head(1), facts=lambda rows: rows.iloc[0].to_dict()),
     ]
 

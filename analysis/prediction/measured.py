@@ -1,5 +1,6 @@
 """What changes were measured to give: pairs of runs that differ by them and by nothing else."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ LARGER = 2
 """How many times the batch is of LARGER_BATCH."""
 _RATIO = ("times_as_fast", "low", "high")
 _OF_BOTH = ("before_ns", "after_ns", *_RATIO, "measured_in", "apart", "gains", "on_slow_host")
-COLUMNS = ("run_id", "gpu_name", "changes", *_OF_BOTH)
+COLUMNS = ("run_id", "gpu_name", "changes", *_OF_BOTH, "low_over_compile")
 _OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "issued_ns", "parts", "apart", "loop_ns"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "is_issued", "is_turned", "is_captured", "measured_in"]
 LEAST_ISSUED = 0.5
@@ -63,6 +64,7 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     and apart is 0 (`metrics.turns`); the two times stay as they are. on_slow_host: whether the CPU limits most of one
     of the two, and the host was slow in the processes that the ratio is of: on a fast one it is another ratio. Where
     two recorded processes had two speeds, it was larger on the slower host in 18 of 18 pairs, by a median of 29%.
+    low_over_compile: of CUDA graphs, the low end of their gain over torch.compile; NaN if there is no such gain.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     of_run = ["run_id", "gpu_name", "num_parameters"]
@@ -87,7 +89,21 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     apart = sides[["before_apart", "after_apart"]].max(axis=1)
     table = sides.assign(**bounds, gains=gains, apart=apart, on_slow_host=False)
     table["times_as_fast"] = table["before_ns"] / table["after_ns"]
-    return _prefer_turns(table, recordings)[[*COLUMNS]]
+    return _add_gain_over_compile(_prefer_turns(table, recordings))[[*COLUMNS]]
+
+
+def _add_gain_over_compile(table: pd.DataFrame) -> pd.DataFrame:
+    rows = table.to_dict("records")
+    of_graphs = {(row["run_id"], row["gpu_name"]): row for row in rows if row["changes"] == (CUDA_GRAPHS,)}
+    lows = {(run_id, gpu): row["low"] for (run_id, gpu), row in of_graphs.items() if row["gains"]}
+    compiled = {(row["run_id"], row["gpu_name"]): row["other"] for row in rows if row["changes"] == (COMPILE,)}
+    over = [
+        lows.get((compiled.get((row["run_id"], row["gpu_name"])), row["gpu_name"]), math.nan)
+        if row["changes"] == (CUDA_GRAPHS,)
+        else math.nan
+        for row in rows
+    ]
+    return table.assign(low_over_compile=over)
 
 
 def _prefer_turns(table: pd.DataFrame, recordings: Mapping[str, Any]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, ON_SLOW_CPU
+from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, ON_SLOW_CPU, says_nothing
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
@@ -19,8 +19,6 @@ IN_SCREEN = "screen"
 NOT_THE_LIMIT = "not what limits it"
 ONLY_CHANGE = ", no other change"
 ELSEWHERE = ", measured another time"
-MOST_BOUND = 5
-"""A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
 READS_AS_1 = 1.05
 """Below this, a ratio of two digits reads as 1.0."""
 _RATIO = ("ratio", "low", "high")
@@ -34,6 +32,8 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
+    if len(screen["cards"]) > 1:
+        tables.append(Markup("Gains do not add up."))
     if screen["nothing_more"]:
         start = "" if screen["cards"] else "Do this next: "
         tables.append(Markup("<!-- {} -->\n").format(IN_SCREEN) + text.inline(f"{start}{screen['nothing_more']}"))
@@ -82,8 +82,8 @@ def _write_code(card: Mapping[str, Any]) -> str:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or an unknown part if it might be more than
-    all but MOST_BOUND leaves. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or an unknown part if the bound
+    says nothing. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
     give another. A larger batch makes its own steps longer, so it has rates: `34.7k → 37.2k tokens/s`."""
     is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] == "measured":
@@ -91,7 +91,7 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
         return shown or Markup("{}× {}").format(_format_interval(card)[0], "the tokens/s" if is_rate else "as fast")
     if is_rate:
         return Markup("could give up to {} the tokens/s").format(text.rounded(card["ratio"], "ratio"))
-    if card["ratio"] > MOST_BOUND and not card["is_alone"]:
+    if says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"]):
         return Markup("could save an unknown part")
     return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 

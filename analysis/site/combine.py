@@ -127,11 +127,11 @@ def find_studies_by_turns(studies: Mapping[str, store.Recording]) -> dict[str, s
         run_ids = runs.loc[runs.groupby("group")[axis].transform("nunique") > 1, "run_id"].unique()
         if axis not in studies and len(run_ids):
             chosen = select_runs(rec, [*run_ids])
-            by_study[axis] = replace(chosen, manifest=_choose_manifest(rec.manifest, {*run_ids}))
+            by_study[axis] = replace(chosen, manifest=choose_manifest(rec.manifest, {*run_ids}))
     return by_study
 
 
-def _choose_manifest(joined: dict[str, Any], run_ids: set[str]) -> dict[str, Any]:
+def choose_manifest(joined: dict[str, Any], run_ids: set[str]) -> dict[str, Any]:
     """Return the manifest of a recording of some runs of joined ones: name and date are of those that hold them."""
     parts: list[dict[str, Any]] = joined.get(PARTS, [joined])
     used = [part for part in parts if run_ids & {run["run_id"] for run in part.get("runs", ())}] or parts

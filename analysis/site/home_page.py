@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,9 +16,9 @@ from profiler_job.analysis.pages.topics import ANATOMY
 from profiler_job.analysis.recording import store
 from profiler_job.analysis.render.tables import address
 from profiler_job.analysis.render.text import file_name
-from profiler_job.analysis.site.combine import select_runs
+from profiler_job.analysis.site.combine import choose_manifest, select_runs
 from profiler_job.analysis.site.fragments import to_script
-from profiler_job.analysis.site.page_context import NOTHING, RunPages, identify_runs
+from profiler_job.analysis.site.page_context import NOTHING, RunPages, describe_version, identify_runs, join_versions
 from profiler_job.analysis.site.run_pages import Screens
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.analysis.site.state_answers import StateAnswers
@@ -76,7 +77,9 @@ def write_home(
         models = unmeasured_cases.list_models(cases, pages["is_training"])
         pages["picker"] = _describe_picker(cases, first, models)
         _write_unmeasured(site, cases, models, screens, pages["is_training"])
-    pages = {"picker": None, "states": [], "shown": ""} | pages
+        version = name_recordings_of(first, recordings)
+        site, pages["version"] = replace(site, recording=version), version
+    pages = {"picker": None, "states": [], "shown": "", "version": None} | pages
     site.write("index.md", "home.md", recorded, **pages)
     words = pages["picker"]["words"] if pages["picker"] else ""
     extra = {"shown": pages["shown"], "words": words, "compiled": None}
@@ -85,6 +88,15 @@ def write_home(
     members = answered.add_to(members, names)
     states = [state | {"link": _lead_up(state["link"])} for state in pages["states"]]
     write_topic(site, ANATOMY, "anatomy.md", members, names, states=states, **extra)
+
+
+def name_recordings_of(case: HomeCase, recordings: Sequence[store.Recording]) -> dict[str, str]:
+    """Name the recordings whose runs a case shows, as `describe_version` does."""
+    ids: dict[int, set[str]] = {}
+    for number, run_id in case.runs.values():
+        ids.setdefault(number, set()).add(run_id)
+    of_runs = [choose_manifest(recordings[number].manifest, run_ids) for number, run_ids in ids.items()]
+    return join_versions([describe_version(manifest) for manifest in of_runs])
 
 
 def _describe_screens(

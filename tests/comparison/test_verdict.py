@@ -14,6 +14,7 @@ from profiler_job.analysis.comparison.errors import ComparisonProblem
 from profiler_job.analysis.comparison.load_sides import load_side
 from profiler_job.analysis.comparison.pair_answers import advise_pair, describe_pair, explain_pair
 from profiler_job.analysis.comparison.waterfall import Cause
+from profiler_job.jobs.contract.tuning import TuneRatio
 from tests.comparison.refusals import refuse
 from tests.frozen import ATTENTION
 
@@ -375,6 +376,23 @@ def test_a_pair_has_its_ratio_with_its_interval_and_as_many_digits_as_are_certai
     assert advise_pair(pair).startswith(
         {"faster": "Use B", "slower": "Keep A", "within": "Do not"}.get(step.verdict, "Measure")
     )
+
+
+def test_steps_of_turns_are_those_that_were_measured_and_the_verdict_is_of_their_ratio(one_run):
+    """A page had 34.0 ms in A and 13.6 in B, which is 34.0 over the ratio: B's own page had 19.0."""
+    (pair,) = judge.compare(one_run, one_run, noise.SHIPPED).pairs
+    a, b = (dataclasses.replace(pair.first, fastest_ns=ns, num_tokens=4096) for ns in (34e6, 19e6))
+    turns = TuneRatio(times_as_fast=2.49, low=2.12, high=2.86, num_pairs=10)
+    made = judge._compare_pair(pair.case, a, b, noise.SHIPPED, False, False, turns)
+    step, throughput = (made.judgements[name] for name in ("step", "throughput"))
+    assert (step.first, step.second, step.verdict, step.times_as_fast) == (34e6, 19e6, "faster", 2.49)
+    assert throughput.second == pytest.approx(4096 / 0.019) and throughput.verdict == "faster"
+    assert throughput.is_clear == step.is_clear
+    same = turns.model_copy(update={"times_as_fast": 1.0, "low": 0.9, "high": 1.1})
+    apart = judge._compare_pair(pair.case, a, b, noise.SHIPPED, False, False, same)
+    assert {apart.judgements[name].verdict for name in ("step", "throughput")} == {"within"}
+    for words in (describe_pair(made), compare_formats.format_metric(step), compare_formats.format_headline(made)):
+        assert "34" in words and "19" in words and "2." in words and "14 ms" not in words and "13.6" not in words
 
 
 def test_the_answer_is_the_first_line_of_text_and_markdown(one_run):

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from profiler_job.__main__ import app
 from profiler_job.analysis.answers.script_findings import format_findings
 from profiler_job.analysis.capture.nsys_export import read
-from profiler_job.analysis.insight.module_times import describe_largest, describe_modules
+from profiler_job.analysis.insight.module_times import describe_largest, describe_modules, list_modules
+from profiler_job.analysis.insight.step_parts import sum_drawn_modules
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.pages.script_answers import answer_script
 from profiler_job.analysis.recording import store
@@ -168,3 +169,18 @@ def test_the_results_of_one_run_are_shown_whole(tmp_path):
     (tmp_path / "train" / SWEEP).write_text(json.dumps({"sweep": "train", SCRIPT: True, "runs": ["train"]}))
     for folder in (tmp_path / "train", run):
         assert re.search(r"Modules: kernel time", show(folder))
+
+
+def test_the_module_that_costs_most_is_the_one_that_is_drawn_largest():
+    """A page of a GPT named mlp/c_fc with 12% of kernel time, GPT itself with 16%, and drew mlp with 27%."""
+    times = {"GPT": 16, "GPT/h.*/mlp/c_fc": 13, "GPT/h.*/mlp/c_proj": 13, "GPT/h.*/attn/c_attn": 12, "(loss)": 30}
+    rows = [("a", "forward", name, "gemm_kernel", "gemm", 1, ns * 1e6) for name, ns in times.items()]
+    rows.append(("a", "optimizer", "GPT/h.*/mlp/c_fc", "adam", "optimizer", 1, 90e6))
+    columns = ["run_id", "phase", "module", "kernel_name", "family", "calls", "time_ns"]
+    totals = pd.DataFrame(rows, columns=columns)
+    drawn = sum_drawn_modules(totals)
+    assert (drawn["module"].iloc[0], drawn["total_ns"].iloc[0]) == ("mlp", 26e6)
+    assert drawn["step_share"].iloc[0] == 26 / 174
+    lines = describe_largest(list_modules(totals), drawn)
+    assert lines[0].startswith("mlp takes most of the modules, 14.9%")
+    assert sum("takes most" in line for line in lines) == 1

@@ -1,5 +1,6 @@
 """The pages of a comparison say what `compare` says, link to the pages of runs, and obey no name."""
 
+import copy
 import dataclasses
 import html
 import json
@@ -97,6 +98,17 @@ def read_part(path):
 @pytest.fixture(scope="module")
 def pages(compared, tmp_path_factory):
     return written(compared, tmp_path_factory.mktemp("docs"), compared.first.recording)
+
+
+@pytest.mark.parametrize("label", ["before", "after"])
+def test_the_page_of_a_run_says_what_the_other_run_differs_in(compared, links, label):
+    """It said "Compared with trained" of the same run, compiled."""
+    alignment = dataclasses.replace(compared.alignment, differences={"compile": ("off", "default")})
+    side = copy.copy(compared.first)
+    side.label = label
+    made = comparison.counterparts(dataclasses.replace(compared, first=side, alignment=alignment), links)
+    said = {entry["label"] for entries in made.values() for entry in entries if entry["other"] == "B"}
+    assert len(said) == 1 and said.pop().startswith("after") and "torch.compile" in str(made)
 
 
 def test_every_pair_has_its_judgements_with_their_interval(compared, links):

@@ -1,5 +1,6 @@
 """What to do next: gains before bounds, one of changes that are one choice."""
 
+import math
 from datetime import date
 
 import pandas as pd
@@ -28,7 +29,7 @@ from profiler_job.jobs.contract.changes import CHANGES
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY, StepLimit
 from tests.synthetic import recording
 
-GAINS = [name for name in COLUMNS_OF_GAINS if name != "gpu_name"]
+GAINS = [name for name in COLUMNS_OF_GAINS if name not in ("gpu_name", "low_over_compile")]
 RUN = {"mode": "train_step", "precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
 
 
@@ -48,19 +49,43 @@ def choose(*entries):
 
 
 def test_what_is_known_comes_before_what_has_a_bound():
-    cards = choose(bounded("casts", 80), measured("compile", 4, 3, 5), measured("fused_adamw", 2, 1.5, 3))
-    assert cards == [("compile", "measured", 4), ("fused_adamw", "measured", 2), ("casts", "at most", 5)]
+    cards = choose(bounded("padding", 80), measured("compile", 4, 3, 5), measured("fused_adamw", 2, 1.5, 3))
+    assert cards == [("compile", "measured", 4), ("fused_adamw", "measured", 2), ("padding", "at most", 5)]
 
 
 def test_of_what_has_a_bound_what_fits_the_limit_comes_first():
-    cards = choose(bounded("casts", 80), bounded("fused_adamw", 50) | {"fits_limit": True})
-    assert cards == [("fused_adamw", "at most", 2), ("casts", "at most", 5)]
+    cards = choose(bounded("padding", 80), bounded("fused_adamw", 50) | {"fits_limit": True})
+    assert cards == [("fused_adamw", "at most", 2), ("padding", "at most", 5)]
 
 
 def test_bounds_keep_the_order_of_the_advice():
-    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page to drop casts: its bound is larger."""
-    cards = choose(bounded("fused_loss", 30), bounded("fused_adamw", 20), bounded("casts", 40))
-    assert [change for change, *_ in cards] == ["fused_loss", "fused_adamw", "casts"]
+    """Of a compiled GPT on an H200 `show` advised a fused loss first, the page the optimizer: its bound is larger."""
+    cards = choose(bounded("fused_loss", 30), bounded("compile", 20), bounded("fused_adamw", 40))
+    assert [change for change, *_ in cards] == ["fused_loss", "compile", "fused_adamw"]
+
+
+def test_a_risk_that_was_not_measured_comes_last_and_never_first():
+    """Keeping the model in BF16 was the first card of 13 compiled states, and no run has it."""
+    risk, safe = bounded("casts", 80) | {"fits_limit": True}, bounded("fused_adamw", 50)
+    assert [change for change, *_ in choose(risk, safe)] == ["fused_adamw", "casts"]
+    assert choose(risk) == [] and [change for change, *_ in choose(risk | {"fits_limit": False}, safe)] == [
+        "fused_adamw"
+    ]
+    table = pd.DataFrame([risk | {"change": "casts"}, safe | {"change": "fused_adamw"}])
+    ranked = run_advice.rank_changes(table, pd.DataFrame(columns=GAINS))
+    assert [entry["changes"] for entry in ranked] == [("fused_adamw",), ("casts",)]
+
+
+def test_several_cards_say_that_their_gains_do_not_add_up(tmp_path):
+    numbers = {"step_ns": 1e8, "tokens_per_s": None, "mfu": None, "peak_bytes": None, "cost": None, "num_steps": 0}
+    parts, run = pd.DataFrame(columns=COLUMNS), RUN | {"run_id": "a", "gpu_name": "b"}
+    site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
+    gains = [measured("compile", 2, 1.9, 2.1), measured("bf16", 2, 1.9, 2.1)]
+    for first in (gains, gains[:1]):
+        screen = first_screen.describe_screen(run, parts, None, first, numbers)
+        html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
+        said = [("do not add up" in page) for page in (html, to_markdown(screen, "a.csv"))]
+        assert said == [len(first) > 1] * 2
 
 
 @pytest.mark.parametrize("names", [("tf32", "bf16"), ("bf16", "tf32")])
@@ -182,7 +207,7 @@ def test_what_was_measured_is_faster_or_little_faster_or_not_known(ratio, low, h
 
 
 def test_a_bound_is_shown_as_the_time_that_it_could_save():
-    [card] = choose_cards([bounded("casts", 62e6) | {"fits_limit": True}], 115e6)
+    [card] = choose_cards([bounded("padding", 62e6) | {"fits_limit": True}], 115e6)
     assert (format_gain(card), explain_gain(card)) == (
         "could save up to 62\u202fms",
         "of 115\u202fms, not measured",
@@ -208,7 +233,8 @@ def test_a_change_that_rounds_more_has_a_caution_on_its_card(tmp_path):
     parts, run = pd.DataFrame(columns=COLUMNS), RUN | {"run_id": "a", "gpu_name": "b"}
     site = make_site(recording(("small",), (128,), ("train_step",), num_profiled=1, num_timed=2), tmp_path)
     for name in ("casts", "compile"):
-        screen = first_screen.describe_screen(run, parts, None, [bounded(name, 3e7)], numbers)
+        first = [bounded("fused_adamw", 3e7) | {"fits_limit": True}, bounded(name, 3e7) | {"fits_limit": True}]
+        screen = first_screen.describe_screen(run, parts, None, first, numbers)
         html = site.render_part("index.md", "first_screen.html", NOTHING, screen=screen, name="x", link="")
         assert (caution in html) == (caution in to_markdown(screen, "a.csv")) == (name == "casts")
 
@@ -218,6 +244,23 @@ def test_a_larger_batch_saves_time_of_the_same_work_and_not_of_its_step():
     assert (format_gain(card), explain_gain(card)) == ("could give up to 1.9× the tokens/s", "not measured")
     [card] = choose_cards([bounded("larger_batch", 17.6e6)], 35.2e6)
     assert (format_gain(card), explain_gain(card)) == ("could give up to 2.0× the tokens/s", NOT_THE_LIMIT)
+
+
+def test_a_step_without_an_optimizer_has_no_risk_for_its_updates():
+    """A script that only runs forward was told that small updates are lost."""
+    first = [bounded("compile", 5.0) | {"fits_limit": True}, bounded("casts", 3.0) | {"fits_limit": True}]
+    for kind in ("elementwise", "optimizer"):
+        parts = pd.DataFrame([("a", 10.0, "forward", "FFN", kind, 10.0)], columns=COLUMNS)
+        screen = first_screen.describe_screen(RUN, parts, None, first, {"step_ns": 10.0, "tokens_per_s": None})
+        assert bool(screen["cards"][1]["cautions"]) == (kind == "optimizer")
+
+
+def test_a_line_and_a_card_have_one_bound():
+    """A card had an unknown part of 79 ms, the terminal up to 72.2 ms."""
+    [card] = choose_cards([bounded("compile", 72.2e6)], 79e6)
+    [line] = format_run_advice([bounded("compile", 72.2e6)], 79e6)
+    assert format_gain(card) == "could save an unknown part" and "could save an unknown part of 79.0 ms;" in line
+    assert "could save up to 40.0 ms;" in format_run_advice([bounded("compile", 40e6)], 79e6)[0]
 
 
 @pytest.mark.parametrize(
@@ -257,6 +300,36 @@ def test_of_one_choice_the_later_needs_more_for_certain(low, chosen):
     assert [name for name, _, _ in cards] == [chosen]
 
 
+def test_cuda_graphs_that_were_measured_to_be_faster_than_compile_are_the_choice():
+    """Small at 512 tokens had compile first, 33 to 13 ms by turns, and CUDA graphs take 9, in processes that differ."""
+    graphs, compiled = measured("cuda_graphs", 3.9, 1.9, 8), measured("compile", 2.5, 2.4, 2.6)
+    for low, chosen in ((1.17, "cuda_graphs"), (1.01, "compile"), (float("nan"), "compile")):
+        assert [name for name, _, _ in choose(compiled, graphs | {"low_over_compile": low})] == [chosen]
+
+
+def test_gains_are_ranked_by_what_they_give_at_least():
+    """Twice the batch, 134 to 81 ms in processes that differ by 42%, came before compile, 134 to 83."""
+    cards = choose(measured("larger_batch", 1.64, 1.42, 2.3), measured("compile", 1.59, 1.44, 2.2))
+    assert [change for change, *_ in cards] == ["compile", "larger_batch"]
+
+
+def test_a_run_lists_one_of_compile_and_cuda_graphs_with_the_code_that_was_measured():
+    """CUDA graphs, 68.4 ms in processes that differ by 32%, came before compile, 68.5 ms, with code of both ways."""
+    compiled = ("a", ("compile",), 1.18e8, 6.85e7, 1.72, 1.70, 1.75, "trained", 0.0, True, False, math.nan)
+    graphs = ("a", ("cuda_graphs",), 1.18e8, 6.84e7, 1.73, 1.6, 2.3, "prediction", 0.32, True, False)
+    columns = [name for name in COLUMNS_OF_GAINS if name != "gpu_name"]
+    for low, chosen in ((math.nan, "compile"), (1.2, "cuda_graphs")):
+        rows = pd.DataFrame([(*graphs, low), compiled], columns=columns)
+        ranked = run_advice.rank_changes(pd.DataFrame(columns=["change"]), rows)
+        assert [entry["changes"] for entry in ranked] == [(chosen,)]
+        assert "make_graphed_callables" not in ranked[0]["do"]
+    bounds = pd.DataFrame(
+        [bounded(name, 5e7) | {"change": name} for name in ("compile", "cuda_graphs", "tf32", "bf16")]
+    )
+    ranked = run_advice.rank_changes(bounds, pd.DataFrame(columns=columns))
+    assert [entry["changes"][0] for entry in ranked] == ["compile", "tf32", "bf16"]
+
+
 def test_what_is_not_advised_and_what_bounds_nothing_has_no_card():
     assert choose(measured("bf16", 2, 1, 3) | {"reason": "no"}, bounded("casts", 100)) == []
 
@@ -278,6 +351,15 @@ def test_the_limits_name_the_kinds_of_their_parts():
         "compute": ["matmul"],
         "CPU": ["wait"],
     }
+
+
+@pytest.mark.parametrize("kinds", [("matmul", "elementwise"), ("matmul", "attention", "elementwise")])
+def test_the_heading_names_attention_only_if_kernels_of_it_run(kinds):
+    """In FP32 matmuls took 69% of a step and eager attention 16% more, and the heading gave 69% to both."""
+    parts = pd.DataFrame([("a", 10.0, "forward", "FFN", kind, 2.0) for kind in kinds], columns=COLUMNS)
+    limit = StepLimit({COMPUTE: 7.0, MEMORY: 3.0})
+    screen = first_screen.describe_screen(RUN, parts, limit, [], {"step_ns": 10.0, "tokens_per_s": None})
+    assert ("attention" in screen["headline"]) == ("attention" in kinds) and "70%" in screen["headline"]
 
 
 @pytest.mark.parametrize(

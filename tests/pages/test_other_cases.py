@@ -50,5 +50,5 @@ def test_the_step_of_the_other_case_has_more_tokens_a_second():
 
 def test_three_cards_stay_as_they_are():
     cases, screens = make_cases((512, 4, 45, "a"), (1024, 4, 69, "a"), state=BF16)
-    screens[0, "0"] |= {"cards": [{"changes": (name,)} for name in "abc"], "nothing_more": ""}
+    screens[0, "0"] |= {"cards": [{"changes": (name,), "kind": "measured"} for name in "abc"], "nothing_more": ""}
     assert fill_cards(cases[0], BF16, cases, screens) == screens[0, "0"]

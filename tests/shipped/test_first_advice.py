@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from profiler_job.analysis.insight import run_advice, run_limit
+from profiler_job.analysis.insight.advice_lines import MOST_BOUND
 from profiler_job.analysis.metrics import kernel_time, step_clocks, step_limits
 from profiler_job.analysis.prediction.measured import COLUMNS, measure_gains
 from profiler_job.analysis.recording import store
-from profiler_job.analysis.render.screen_source import MOST_BOUND
 from profiler_job.jobs.contract.changes import SYNCHRONISATIONS
 from tests.insight.contradictions import find_contradictions
 from tests.shipped.recordings import RECORDINGS
