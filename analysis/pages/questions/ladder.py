@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, gpu_samples, run_grid, step_clocks, timing, trained_losses
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable, prefer_turns
+from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, mark_quotable, prefer_turns
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
@@ -105,6 +105,7 @@ def answer(given: Inputs) -> Answer:
     facts["took_turns"] = any(have_turns(rec.steps) for rec in (given.main, *given.studies.values()))
     facts["knows_trained"] = bool(frames.ladder_steps["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
+    facts["most_apart"] = MOST_APART
     facts["no_dropout"] = _select_without_dropout(pd.concat([frames.ladder_steps, frames.alone]))
     facts["losses"] = given.losses.manifest.get("name", "") if given.losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))
