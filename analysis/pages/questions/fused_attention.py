@@ -81,6 +81,7 @@ def _facts(
     of_reference = runs["run_id"].isin(frames.reference["run_id"])
     return {
         "noise": noise_of(bands),
+        "gpu": ", ".join(sorted(runs["gpu_name"].astype(str).unique())),
         "reference": _name_crossover(frames.reference, frames.keys).removeprefix(", "),
         "autocast": bool(runs.loc[of_reference, "precision"].eq("bf16").any()),
         "calibrated_on": name_calibrated_gpu(calibration),
