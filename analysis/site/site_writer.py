@@ -34,6 +34,7 @@ from profiler_job.analysis.site import front_matter, page_figures
 from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.analysis.site.state_figures import show_charts_by_state
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
+from profiler_job.jobs.contract.precisions import PRECISIONS
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 QUERY = "?of="
@@ -208,6 +209,12 @@ def write_file(target: Path, content: bytes) -> None:
     """Write a file, and the folders that it needs."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
+
+
+def _label_value(axis: str, value: Any) -> str:
+    """The label of an axis's value in a sentence, where a precision has its name: BF16, and no value of an axis."""
+    is_precision = axis == "precision" and value in PRECISIONS
+    return PRECISIONS[value].label if is_precision else str(find_value_label(axis, value))
 
 
 def bullets(findings: str, otherwise: str = NOT_MEASURED) -> Markup:
@@ -586,10 +593,7 @@ class _Page:
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small (0.13B) · 128, without parameters once a page has them."""
         shown = [name for name in self.site.case_columns if name in row]
-        words = (
-            self._name_once(str(row[name])) if name == "size" else str(find_value_label(name, row[name]))
-            for name in shown
-        )
+        words = (self._name_once(str(row[name])) if name == "size" else _label_value(name, row[name]) for name in shown)
         label = text.inline(" · ".join(words))
         run = row.get("run_id")
         page = self.site.run_links.get(run, "") if isinstance(run, str) else ""

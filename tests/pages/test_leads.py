@@ -13,6 +13,7 @@ OF_STEPS = {
     "gradient_accumulation": {"quoted"},
     "in_bf16": {"quoted"},
     "ladder": {"together"},
+    "optimizer_cost": {"step"},
     "precision": {"quoted"},
     "several_gpus": {"gives"},
 }
@@ -20,7 +21,7 @@ OF_STEPS = {
 (`tests/shipped/test_leads.py`)."""
 OF_GPU = {
     "attention_cost": {"dearer", "cheaper_somewhere"},
-    "fused_attention": {"always", "partly", "memory", "forward_only"},
+    "fused_attention": {"always", "partly", "forward_only"},
     "optimizer_cost": {"fused"},
     "precision": {"rest_too"},
     "softmax_detail": {"beyond_cache", "small_only", "cache_unknown"},

@@ -162,4 +162,17 @@ def test_the_verdict_names_the_backend_of_each_number_and_no_step_whose_processe
     verdict = read_verdict(page(answer, shipped, tmp_path))
     assert "GPU work" in verdict and f"**{fastest['speedup']:.2f}" in verdict
     assert (f"{fastest['timer_speedup']:.2f}" in verdict) == bool(fastest["quotable"]) == False  # noqa: E712
-    assert f"**{smallest['memory_ratio']:.2f}" in verdict and f"({smallest['attention']})" in verdict
+    assert f"**{1 - 1 / smallest['memory_ratio']:.0%}" in verdict and f"({smallest['attention']})" in verdict
+    assert "BF16" in verdict and "bf16" not in verdict
+
+
+def test_the_verdict_has_the_crossover_of_the_step_and_not_that_of_the_gpu(answer):
+    """It was `from 128 tokens on`, by GPU busy: by the noise band the step is faster from 512, 1,024 and 2,048 on."""
+    facts = answer.claims["always"].values
+    assert facts["timed_in"] == "BF16"
+    rows = rows_of(answer, "crossover")
+    rows = rows[(rows["mode"] == "train_step") & (rows["precision"] == "bf16")]
+    timed = {name: one["from"] for one in facts["timed"] for name in one["attentions"]}
+    assert timed == rows.set_index("attention")["timer_from"].to_dict()
+    assert all(timed[name] > busy_from for name, busy_from in rows.set_index("attention")["busy_from"].items())
+    assert answer.claims["memory"].values["memory_saved"] == pytest.approx(0.66, abs=0.005)

@@ -46,6 +46,10 @@ def test_micro_batches_of_four_long_sequences_cost_nothing(shipped):
     assert free.holds and set(free.rows["run_id"]) <= {*trained.runs["run_id"].astype(str)}
     assert free.values["step_ns"] == pytest.approx(459e6, rel=0.01)
     assert free.values["separate_ns"] == pytest.approx(472e6, rel=0.01)
+    rows = answer.tables["separate"].rows.set_index("run_id")
+    one = rows.loc[free.values["run_id"]]
+    assert one["separate_ns"] == pytest.approx(4 * one["alone_ns"])
+    assert one["alone_ns"] * 3 < one["one_optimizer_ns"] < one["step_ns"], "separate steps have an optimizer step each"
 
 
 def test_the_shipped_runs_in_micro_batches_hold_all_checks(shipped):

@@ -224,7 +224,10 @@ def _select_forward(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _waits(rows: pd.DataFrame) -> dict[str, Any]:
     num_late = int((rows["launch_wait"] >= LEAST_IDLE).sum())
-    return {**extremes("launch_wait")(rows), "num_waiting": int(rows["waits"].sum()), "num_late": num_late}
+    facts = extremes("launch_wait")(rows)
+    longest = facts["high"]
+    waited = (longest["wait_low"], longest["wait_high"]) if longest["num_recordings"] > 1 else None
+    return {**facts, "waited": waited, "num_waiting": int(rows["waits"].sum()), "num_late": num_late}
 
 
 def _recordings(rows: pd.DataFrame) -> dict[str, Any]:

@@ -11,7 +11,15 @@ from profiler_job.analysis.metrics.attention import NAIVE, TRAIN
 from profiler_job.analysis.metrics.differences import Bands
 from profiler_job.analysis.metrics.turns import have_turns
 from profiler_job.analysis.pages.case_columns import band_column, case_headings, spread_column
-from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, many, name_calibrated_gpu, noise_of, span
+from profiler_job.analysis.pages.extreme_rows import (
+    extremes,
+    find_highest,
+    give_largest,
+    many,
+    name_calibrated_gpu,
+    noise_of,
+    span,
+)
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.fused_attention_data import (
     MODES,
@@ -23,6 +31,7 @@ from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Ta
 from profiler_job.jobs import memory
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_value_label
+from profiler_job.jobs.contract.precisions import PRECISIONS
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 STUDY = "attention"
@@ -96,10 +105,11 @@ def _claims(frames: FusedAttentionData, runs: pd.DataFrame, kernels: pd.DataFram
 def _claims_of_time(frames: FusedAttentionData) -> list[Claim]:
     trained, compared = frames.trained, frames.compared
     fastest = _find_fastest(trained, frames.keys, frames.bands)
+    gains = lambda rows: _gains(rows) | _find_timed_from(frames.crossovers, rows)  # noqa: E731
     return [
-        Claim("always", trained, lambda rows: rows["faster"].all(), facts=_gains),
-        Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), facts=_gains),
-        Claim("never", trained, lambda rows: not _are_faster(rows), facts=_gains),
+        Claim("always", trained, lambda rows: rows["faster"].all(), facts=gains),
+        Claim("partly", trained, lambda rows: _are_faster(rows) and not rows["faster"].all(), facts=gains),
+        Claim("never", trained, lambda rows: not _are_faster(rows), facts=gains),
         Claim("forward_only", compared[compared["faster"]], lambda rows: trained.empty, facts=give_largest("speedup")),
         Claim("gain", trained[trained["faster"]], many(trained), facts=give_largest("speedup")),
         Claim("unseen", compared, lambda rows: many(rows)(rows[_unseen(rows)]), facts=_unseen_facts),
@@ -116,7 +126,7 @@ def _claims_of_time(frames: FusedAttentionData) -> list[Claim]:
 def _claims_of_memory(frames: FusedAttentionData, runs: pd.DataFrame) -> list[Claim]:
     smaller = frames.trained[frames.trained["memory_ratio"] > 1]
     return [
-        Claim("memory", smaller, facts=give_largest("memory_ratio")),
+        Claim("memory", smaller, facts=_find_smallest),
         Claim("fits", _select_only_fused(frames.table), facts=_describe_fitting),
         Claim(
             "before",
@@ -378,19 +388,29 @@ def _name_crossover(rows: pd.DataFrame, keys: list[str]) -> str:
 
 def _gains(rows: pd.DataFrame) -> dict[str, Any]:
     return give_largest("speedup")(rows) | {
-        "sizes": [*dict.fromkeys(rows["size"])],
-        "shortest": _find_shortest(rows),
         "num_faster": int(rows["faster"].sum()),
         "num_timer_faster": int(rows["timer_faster"].sum()),
     }
 
 
-def _find_shortest(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The shortest context that was compared, by precision; precision is "" if there is one."""
-    if "precision" not in rows or rows["precision"].nunique() == 1:
-        return [{"precision": "", "context": rows["context_length"].min()}]
-    shortest = rows.groupby("precision", sort=False)["context_length"].min()
-    return [{"precision": str(name).upper(), "context": context} for name, context in shortest.items()]
+def _find_timed_from(crossovers: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any]:
+    """Find from which contexts on the unprofiled training step is faster, in the precision of the largest gain:
+    timed, a list of `from` and `attentions`, and timed_in, the precision, "" if there is one only."""
+    of_steps = crossovers[(crossovers["mode"] == TRAIN) & crossovers["timer_from"].notna()]
+    timed_in = ""
+    if "precision" in rows and rows["precision"].nunique() > 1:
+        precision = find_highest(rows, "speedup")["precision"]
+        of_steps, timed_in = of_steps[of_steps["precision"] == precision], PRECISIONS[str(precision)].label
+    timed = [
+        {"from": context, "attentions": sorted(part["attention"].astype(str))}
+        for context, part in of_steps.groupby("timer_from")
+    ]
+    return {"timed": timed, "timed_in": timed_in}
+
+
+def _find_smallest(rows: pd.DataFrame) -> dict[str, Any]:
+    row = find_highest(rows, "memory_ratio")
+    return row | {"memory_saved": 1 - 1 / row["memory_ratio"]}
 
 
 def _select_only_fused(table: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,8 @@ AXIS = "accumulation"
 WHOLE = find_default(AXIS)
 """A batch that is not cut."""
 CLOCKS = ("step", "busy")
+SEPARATE = ("step_ns", "alone_ns", "separate_ns", "one_optimizer_ns")
+"""Times of a step in micro-batches and of as many steps of one micro-batch each."""
 
 
 def answer(given: Inputs) -> Answer:
@@ -44,9 +46,11 @@ def answer(given: Inputs) -> Answer:
     frames = _frames(
         given.runs, given.steps, given.kernels, given.memops, given.processes, given.telemetry, given.bands
     )
-    claims = [*_claims(frames), _claim_free(given.studies.get(TRAINED))]
+    separate = _compare_separate(given.studies.get(TRAINED))
+    free = separate[separate["step_ns"] <= separate["separate_ns"]]
+    claims = [*_claims(frames), Claim("free", free, facts=give_largest("step_ns"))]
     facts = {"noise": noise_of(given.bands), "condition": _describe_condition(frames.cut)}
-    return assemble(facts, claims, _tables(frames), _charts(frames))
+    return assemble(facts, claims, [*_tables(frames), _tabulate_separate(separate)], _charts(frames))
 
 
 QUESTION = Question(
@@ -205,10 +209,12 @@ def _describe_condition(cut: pd.DataFrame) -> str:
     return f"At {contexts} tokens{', uncompiled' if is_off else ''}"
 
 
-def _claim_free(trained: Recording | None) -> Claim:
-    """Steps in micro-batches that take no longer than as many steps of one micro-batch: `separate_ns`."""
+def _compare_separate(trained: Recording | None) -> pd.DataFrame:
+    """Compare steps in micro-batches with as many steps of one micro-batch each: their case, run_id, step_ns,
+    alone_ns (one such step), separate_ns (all of them), and one_optimizer_ns (all of them with one optimizer step)."""
+    columns = [*run_grid.CASE_AXES, "batch_size", AXIS, "run_id", *SEPARATE]
     if trained is None or AXIS not in trained.runs:
-        return Claim("free", pd.DataFrame())
+        return pd.DataFrame(columns=columns)
     runs = trained.runs[trained.runs["mode"].astype(str) == MODE]
     same = [name for name in (*run_grid.CASE_AXES, *run_grid.VARIANT_AXES) if name in runs]
     runs = runs[["run_id", *same]].astype({"run_id": str}).merge(_measure_steps(trained.steps), on="run_id")
@@ -217,11 +223,31 @@ def _claim_free(trained: Recording | None) -> Claim:
     cut = runs[runs["parts"] > WHOLE]
     cut = cut.assign(whole_batch=cut["batch_size"], batch_size=cut["batch_size"].astype(int) // cut["parts"])
     on = [name for name in same if name != AXIS]
-    pairs = cut.merge(uncut[[*on, "step_ns"]], on=on, suffixes=("", "_alone"))
-    pairs = pairs.assign(batch_size=pairs["whole_batch"], separate_ns=pairs["parts"] * pairs["step_ns_alone"])
-    shown = [*run_grid.CASE_AXES, "batch_size", AXIS, "run_id", "step_ns", "separate_ns"]
-    free = pairs.loc[pairs["step_ns"] <= pairs["separate_ns"], shown]
-    return Claim("free", free, facts=give_largest("step_ns"))
+    times = timing.host_times(trained.steps, "timer", "optimizer")
+    times = times.loc[times["phase"] == ranges.OPTIMIZER, ["run_id", "optimizer_ns"]]
+    alone = uncut.merge(times, how="left", on="run_id").rename(columns={"step_ns": "alone_ns"})
+    pairs = cut.merge(alone[[*on, "alone_ns", "optimizer_ns"]], on=on)
+    separate_ns = pairs["parts"] * pairs["alone_ns"]
+    one_optimizer_ns = separate_ns - (pairs["parts"] - 1) * pairs["optimizer_ns"]
+    pairs = pairs.assign(
+        batch_size=pairs["whole_batch"],
+        separate_ns=separate_ns,
+        one_optimizer_ns=one_optimizer_ns,
+        **{NOT_MEASURED: ""},
+    )
+    return pairs[[*columns, NOT_MEASURED]]
+
+
+def _tabulate_separate(rows: pd.DataFrame) -> Table:
+    columns = (
+        *case_headings(["size", "context_length", AXIS], linked=False),
+        Column("batch_size", "batch", "count"),
+        Column("step_ns", "step in micro-batches", "ms"),
+        Column("alone_ns", "a step of one micro-batch", "ms"),
+        Column("separate_ns", "as many separate steps", "ms"),
+        Column("one_optimizer_ns", "of these, one optimizer step", "ms", absent="n/a"),
+    )
+    return Table("separate", "A step in micro-batches, and as many steps of one micro-batch", columns, rows)
 
 
 def _tables(frames: GradientAccumulationData) -> list[Table]:

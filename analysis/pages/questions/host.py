@@ -23,11 +23,13 @@ from profiler_job.analysis.pages.extreme_rows import (
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.host_data import (
     BASE,
+    DEFAULT,
     GRAPHS,
     OFF,
     SERIES,
     TRAIN,
     HostData,
+    compare_graphs,
     gather_data,
     measure_steps,
 )
@@ -63,7 +65,7 @@ def answer(given: Inputs) -> Answer:
     facts["took_turns"] = have_turns(given.steps)
     claims = _claims(frames, given.kernels, given.api)
     facts["advise_graphs"] = any(claim.key == "graphs_add" and claim.holds for claim in claims)
-    claims.append(_claim_main(frames.measured, given.runs, given.main))
+    claims += [_claim_main(frames.measured, given.runs, given.main), _claim_graphs(given.studies)]
     return assemble(facts, claims, _tables(frames), charts)
 
 
@@ -111,7 +113,11 @@ def _claims(frames: HostData, kernels: pd.DataFrame, api: pd.DataFrame) -> list[
 def _claims_of_compile(frames: HostData) -> list[Claim]:
     pairs, over_default = frames.pairs, frames.over_default
     return [
-        Claim("helped", _select_helped(pairs), facts=_describe_helped),
+        Claim(
+            "helped",
+            _select_helped(pairs),
+            facts=lambda rows: _describe_helped(rows, _find_compiled(rows, pairs, frames.by)),
+        ),
         Claim("helped_times", _select_quotable(_select_helped(pairs)), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=count_all(pairs)),
         Claim("quoted", _select_quotable(pairs[_are_faster(pairs)]), facts=extremes("speedup")),
@@ -151,6 +157,13 @@ def _claim_main(measured: pd.DataFrame, runs: pd.DataFrame, main: Any) -> Claim:
     rows = measured[(measured["compile"] == OFF) & measured["run_id"].isin(same)].merge(times, on="run_id")
     rows["apart"] = rows["timer_ns"] / rows["main_ns"]
     return Claim("main", rows[(rows["apart"] - 1).abs() > MOST_APART], facts=give_largest("apart"))
+
+
+def _claim_graphs(studies: Mapping[str, Any]) -> Claim:
+    """What CUDA graphs add to compile in fused BF16, in every study that measured both."""
+    compared = compare_graphs(studies.values())
+    faster = compared[compared["least"] > 1]
+    return Claim("graphs_trained", faster, facts=count_all(compared, give_largest("speedup")))
 
 
 def _claim_profiling(captured: pd.DataFrame, kernels: pd.DataFrame, api: pd.DataFrame) -> list[Claim]:
@@ -329,9 +342,18 @@ def _select_helped(pairs: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("base_launch_wait", ascending=False, kind="stable")
 
 
-def _describe_helped(rows: pd.DataFrame) -> dict[str, Any]:
-    """The first row, and the interval of its speed-up by the noise band, least and most; None if no band is known."""
-    row: dict[str, Any] = rows.iloc[0].to_dict()
+def _find_compiled(rows: pd.DataFrame, pairs: pd.DataFrame, by: list[str]) -> float | None:
+    """Find the step (ns) of the first row's case compiled without CUDA graphs; None if that is not measurably faster
+    than the step without compile."""
+    same = (pairs[[*by, "mode"]] == rows.iloc[0][[*by, "mode"]]).all(axis=1)
+    compiled = pairs[same & (pairs["compile"] == DEFAULT) & _are_faster(pairs)]
+    return float(compiled["timer_ns"].iloc[0]) if len(compiled) else None
+
+
+def _describe_helped(rows: pd.DataFrame, compiled_ns: float | None) -> dict[str, Any]:
+    """The first row, the same step compiled without CUDA graphs, and the interval of the speed-up by the noise band,
+    least and most; None if no band is known."""
+    row: dict[str, Any] = {**rows.iloc[0].to_dict(), "compiled_ns": compiled_ns}
     shortest = row["timer_ns"] - row["band_ns"]
     if pd.isna(shortest) or shortest <= 0:
         return row | {"least": None, "most": None}

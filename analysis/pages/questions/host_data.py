@@ -1,5 +1,6 @@
 """What the page of the host is made of: runs, pairs of them and cases, from the tables of a recording."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ OFF, DEFAULT, GRAPHS = "off", "default", "cudagraphs"
 SERIES = (OFF, DEFAULT, GRAPHS)
 
 TRAIN = "train_step"
+
+FUSED = {"precision": "bf16", "attention": "sdpa", "optimizer": "fused"}
+"""The settings that people train with, which compile comes on top of."""
 
 BASE = "the step without compile"
 """What bars are parts of, where there is one in each case."""
@@ -82,6 +86,33 @@ def measure_steps(
     known = set(runs["run_id"].astype(str))
     by, table = _measure_cases(runs, *(keep_runs(rows, known) for rows in (steps, kernels, api, memops)))
     return by, _select_timed(table)
+
+
+def compare_graphs(recordings: Iterable[Any]) -> pd.DataFrame:
+    """Compare training steps in BF16 with fused attention and AdamW, in CUDA graphs, with the same steps compiled
+    without: CASE of a run, run_id, base_run_id, speedup (of medians over processes' steps), and least, of the fastest
+    process without over the slowest with them. Of pairs in several recordings the first counts."""
+    parts = []
+    for rec in recordings:
+        runs = run_grid.select_measured_runs(rec.runs).astype({"run_id": str})
+        if not {*FUSED, "compile"} <= {*runs}:
+            continue
+        is_fused = (runs[[*FUSED]].astype(str) == pd.Series(FUSED)).all(axis=1)
+        runs = runs[is_fused & (runs["mode"].astype(str) == TRAIN)]
+        same = [name for name in (*run_grid.CASE_AXES, "batch_size", "workload", *run_grid.VARIANT_AXES)
+                if name in runs and name != "compile"]  # fmt: skip
+        runs = runs.merge(timing.measure_processes(rec.steps), on="run_id")
+        medians = timing.host_times(rec.steps, "timer", "timer")
+        runs = runs.merge(medians[medians["phase"] == ranges.STEP][["run_id", "timer_ns"]], on="run_id")
+        clock = ["run_id", "timer_ns", "shortest_ns", "longest_ns"]
+        graphs, default = (runs.loc[runs["compile"].astype(str) == name, [*dict.fromkeys([*same, *clock])]]
+                           for name in (GRAPHS, DEFAULT))  # fmt: skip
+        parts.append(graphs.merge(default.rename(columns={name: f"base_{name}" for name in clock}), on=same))
+    if not parts:
+        return pd.DataFrame(columns=["run_id", "base_run_id", "speedup", "least"])
+    rows = pd.concat(parts, ignore_index=True).drop_duplicates("run_id", ignore_index=True)
+    speedup = rows["base_timer_ns"] / rows["timer_ns"]
+    return rows.assign(speedup=speedup, least=rows["base_shortest_ns"] / rows["longest_ns"])
 
 
 def _measure_cases(

@@ -7,10 +7,12 @@ import pandas as pd
 
 from profiler_job.analysis.metrics import differences, kernel_time, run_grid, timing
 from profiler_job.analysis.metrics.differences import Bands
-from profiler_job.analysis.metrics.steady import find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, mark_quotable
+from profiler_job.analysis.metrics.turns import compare_with_base, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings, spread_column
 from profiler_job.analysis.pages.extreme_rows import count_all, extremes, format_percent_span, many, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
+from profiler_job.analysis.recording.store import Recording
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.jobs.contract import modes, ranges
 from profiler_job.jobs.contract.studies import TRAINED
@@ -20,6 +22,8 @@ STUDY = TRAINED
 GEMM = "gemm"
 MAIN, FUSED = "main", "bf16"
 SIDES = {MAIN: "FP32", FUSED: "BF16"}
+COMPILED = "default"
+"""The value of `compile` that is advised next."""
 CASE = ["size", "context_length"]
 SAME = [*CASE, "num_parameters", "batch_size"]
 """What two steps have in common that are compared."""
@@ -32,17 +36,25 @@ def answer(given: Inputs) -> Answer:
     Of both sides, by the same functions: the unprofiled step (median over steps), the part of it in which the GPU is
     busy, kernel time by family, and the optimizer's part of it. `speedup` is the step of the main recording over the
     other. Two steps differ measurably, by the noise band of wall times (`bands`); without one, where their ranges over
-    steps do not overlap.
+    steps do not overlap. Compiled steps are compared with the same uncompiled ones within rounds.
     """
     frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.main, given.bands)
-    return assemble({"noise": noise_of(given.bands), "sides": SIDES}, _claims(frames), _tables(frames), _charts(frames))
+    compiled = _compare_compiled(given.studies.get(TRAINED), frames.training["bf16_run_id"])
+    gains = Claim(
+        "compiled",
+        compiled,
+        lambda rows: bool((rows["low"] > 1).all()),
+        facts=lambda rows: {"speedup": span(rows["speedup"])},
+    )
+    facts = {"noise": noise_of(given.bands), "sides": SIDES, "most_apart": MOST_APART}
+    return assemble(facts, [*_claims(frames), gains], _tables(frames), _charts(frames))
 
 
 QUESTION = Question(
     letter="t",
     slug="in-bf16",
     title="What changes in BF16, with fused attention and a fused optimizer?",
-    needs=("runs", "steps", "kernels", "memops", "main", "bands"),
+    needs=("runs", "steps", "kernels", "memops", "main", "bands", "studies"),
     answer=answer,
     section=Section.TIME,
     place=5,
@@ -190,6 +202,23 @@ def _measure_runs(runs: pd.DataFrame, steps: pd.DataFrame, kernels: pd.DataFrame
         part = table["run_id"].map(totals[rows].groupby("run_id")["time_ns"].sum()).fillna(0.0)
         table[name] = part / table["kernel_ns"]
     return table
+
+
+def _compare_compiled(trained: Recording | None, steps: pd.Series) -> pd.DataFrame:
+    """Compare the `steps` as they are compiled with them as they are not, within the rounds of both: of each pair that
+    took turns SAME, run_id, base_run_id, speedup, low and high. steps: run ids."""
+    if trained is None or "compile" not in trained.runs:
+        return pd.DataFrame(columns=[*SAME, "run_id", "base_run_id", "speedup", "low", "high"])
+    runs = run_grid.select_measured_runs(trained.runs).astype({"run_id": str})
+    same = [
+        name for name in dict.fromkeys([*SAME, "mode", *run_grid.VARIANT_AXES]) if name in runs and name != "compile"
+    ]
+    bases = runs.loc[runs["run_id"].isin(steps), [*same, "run_id"]]
+    compiled = runs.loc[runs["compile"].astype(str) == COMPILED, [*same, "run_id"]]
+    pairs = compiled.merge(bases.rename(columns={"run_id": "base_run_id"}), on=same)
+    turns = compare_with_base(pairs["run_id"], pairs["base_run_id"], list_rounds(trained.steps, trained.processes))
+    rows = pairs[[*SAME, "run_id", "base_run_id"]].join(turns[["low", "high"]]).assign(speedup=turns["times_as_fast"])
+    return rows.dropna(subset=["speedup"]).reset_index(drop=True)
 
 
 def _families(training: pd.DataFrame, totals: pd.DataFrame, side: str) -> pd.DataFrame:

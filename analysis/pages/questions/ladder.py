@@ -116,6 +116,7 @@ def answer(given: Inputs) -> Answer:
     facts["took_turns"] = any(have_turns(rec.steps) for rec in (given.main, *given.studies.values()))
     facts["knows_trained"] = bool(frames.ladder_steps["trained_off"].notna().any())
     facts["trained_steps"] = TRAINED_STEPS
+    facts["most_apart"] = MOST_APART
     facts["no_dropout"] = _select_without_dropout(pd.concat([frames.ladder_steps, frames.alone]))
     facts["losses"] = given.losses.manifest.get("name", "") if given.losses is not None else ""
     return assemble(facts, _claims(frames), _tables(frames), _charts(frames))

@@ -127,7 +127,9 @@ def _word_best(row: Mapping[str, Any], measured: pd.Series, alone: pd.DataFrame)
 
 def count_best(rows: pd.DataFrame, alone: pd.DataFrame) -> dict[str, Any]:
     """How often each of the changes measured in every case gives most, the most frequent first, and what it gives.
-    others: of the cases in which another change was measured, too, in how many it gives more than these, and what."""
+    with_few: what most often gives most at the shortest context, of all changes that were measured there, and for which
+    models. tied: changes as good as the best, from `leads_from` on. others: of the cases in which another change was
+    measured, too, in how many it gives more than these, and what."""
     counts = rows["change"].value_counts()
     of = [{"change": name, "num": int(num), "speedup": span(rows.loc[rows["change"] == name, "speedup"])}
           for name, num in counts.items()]  # fmt: skip
@@ -141,7 +143,31 @@ def count_best(rows: pd.DataFrame, alone: pd.DataFrame) -> dict[str, Any]:
         if leads.any():
             counts = {"num": int(leads.sum()), "num_all": len(mine)}
             others.append({"change": name, "speedup": span(mine.loc[leads, "speedup"]), **counts})
-    return {"of": of, "common": names, "others": others, **_find_lead(rows, of[0]["change"], best)}
+    lead = _find_lead(rows, of[0]["change"], best)
+    tied = _find_ties(rows, common, lead["leads_from"])
+    return {"of": of, "common": names, "others": others, "with_few": _find_first(alone), "tied": tied, **lead}
+
+
+def _find_first(alone: pd.DataFrame) -> dict[str, Any] | None:
+    """Find the change that most often gives most, measurably, at the shortest context: change, context_length, sizes;
+    None if there is no such change, or no longer context."""
+    context = alone["context_length"].min()
+    best = take_best(alone[alone["context_length"] == context])
+    best = best[best["gains"].astype(bool)]
+    if best.empty or (alone["context_length"] == context).all():
+        return None
+    change = best["change"].value_counts().index[0]
+    return {"change": change, "context_length": context, "sizes": best.loc[best["change"] == change, "size"].tolist()}
+
+
+def _find_ties(best: pd.DataFrame, common: pd.DataFrame, context: int) -> list[dict[str, Any]]:
+    """Find the changes whose speed-up is within the interval of the best of their case, from a context on."""
+    both = common.merge(best[[*CASE, "change", "least"]], on=CASE, suffixes=("", "_best"))
+    is_tied = (both["change"] != both["change_best"]) & (both["speedup"] >= both["least_best"])
+    ties: list[dict[str, Any]] = both.loc[is_tied & (both["context_length"] >= context), ["size", "change"]].to_dict(
+        "records"
+    )
+    return ties
 
 
 def _find_lead(rows: pd.DataFrame, change: str, best: pd.Series) -> dict[str, Any]:

@@ -531,7 +531,7 @@ def _title_of_mix(shares: pd.DataFrame) -> str:
 
 def _span_by_precision(*names: str, slower: dict[str, str] | None = None) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Lowest and highest of each column for each precision, `of`: {label: {name: (low, high)}}, and the label of the
-    `slower` one; and `contexts`."""
+    `slower` one; and `contexts` and `sizes`."""
 
     def facts(rows: pd.DataFrame) -> dict[str, Any]:
         by_label: dict[str, dict[str, tuple[float, float] | str]] = {}
@@ -539,7 +539,8 @@ def _span_by_precision(*names: str, slower: dict[str, str] | None = None) -> Cal
             by_label[LABELS[precision]] = {name: span(part[name]) for name in names}
             if slower:
                 by_label[LABELS[precision]]["slower"] = LABELS[slower[precision]]
-        return {"of": by_label, "contexts": sorted(rows["context_length"].unique())}
+        contexts, sizes = sorted(rows["context_length"].unique()), list(dict.fromkeys(rows["size"].astype(str)))
+        return {"of": by_label, "contexts": contexts, "sizes": sizes}
 
     return facts
 
