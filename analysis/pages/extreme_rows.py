@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.metrics.differences import Bands, is_beyond_chance
-from profiler_job.jobs.contract.quantities import format_rounded
 
 
 def find_lowest(rows: pd.DataFrame, value: str) -> dict[str, Any]:
@@ -72,11 +71,6 @@ def bound(value: float, step: float) -> float:
 def ratios_of(ratios: pd.Series) -> str:
     """For the title of a figure, least and most: `2.38 to 2.84 times`."""
     return " to ".join(dict.fromkeys(f"{ratio:.3g}" for ratio in (ratios.min(), ratios.max()))) + " times"
-
-
-def round_ratios(ratios: pd.Series) -> str:
-    """For the title of a figure, least and most with two significant digits: `2.4× to 2.8×`."""
-    return " to ".join(dict.fromkeys(format_rounded("ratio", ratio) for ratio in span(ratios)))
 
 
 def format_percent_span(shares: pd.Series) -> str:

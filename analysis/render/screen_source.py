@@ -32,11 +32,11 @@ def to_markdown(screen: Mapping[str, Any], csv_link: str, step: str = "", pictur
         tables.insert(0, _tabulate_parts(screen))
     if screen["cards"]:
         tables.append(_tabulate_cards(screen["cards"]))
-    if len(screen["cards"]) > 1:
-        tables.append(Markup("Gains do not add up."))
-    if screen["nothing_more"]:
-        start = "" if screen["cards"] else "Do this next: "
-        tables.append(Markup("<!-- {} -->\n").format(IN_SCREEN) + text.inline(f"{start}{screen['nothing_more']}"))
+    start = "" if screen["cards"] else "Do this next: "
+    words = ["Gains do not add up."] * (len(screen["cards"]) > 1)
+    words += [f"{start}{screen['nothing_more']}"] * bool(screen["nothing_more"])
+    if words:
+        tables.append(Markup("<!-- {} -->\n").format(IN_SCREEN) + text.inline(" ".join(words)))
     title = ": ".join(filter(None, (step, screen["headline"])))
     if picture:
         tables.insert(0, Markup("![{}]({})").format(text.inline(title), Markup(picture)))

@@ -114,7 +114,7 @@ def say_waits() -> list[str]:
 
 def say_forward() -> list[str]:
     times = timed("h200-fp32", "forward").filter(regex="-forward$")
-    return [text.duration(times.min()), text.duration(times.max())]
+    return [str(text.rounded(ns, "ns")) for ns in (times.min(), times.max())]
 
 
 def say_top_kernel() -> list[str]:

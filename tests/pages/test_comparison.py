@@ -108,7 +108,7 @@ def test_the_page_of_a_run_says_what_the_other_run_differs_in(compared, links, l
     side.label = label
     made = comparison.counterparts(dataclasses.replace(compared, first=side, alignment=alignment), links)
     said = {entry["label"] for entries in made.values() for entry in entries if entry["other"] == "B"}
-    assert len(said) == 1 and said.pop().startswith("after") and "torch.compile" in str(made)
+    assert len(said) == 1 and "torch.compile" in said.pop()
 
 
 def test_every_pair_has_its_judgements_with_their_interval(compared, links):

@@ -226,7 +226,7 @@ def _waits(rows: pd.DataFrame) -> dict[str, Any]:
     num_late = int((rows["launch_wait"] >= LEAST_IDLE).sum())
     facts = extremes("launch_wait")(rows)
     longest = facts["high"]
-    waited = (longest["wait_low"], longest["wait_high"]) if longest["num_recordings"] > 1 else None
+    waited = longest["wait_high"] if longest["num_recordings"] > 1 else None
     return {**facts, "waited": waited, "num_waiting": int(rows["waits"].sum()), "num_late": num_late}
 
 

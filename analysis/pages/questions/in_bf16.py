@@ -59,6 +59,7 @@ QUESTION = Question(
     section=Section.TIME,
     place=5,
     study=STUDY,
+    reads=(TRAINED,),
     searched=("fused BF16", "FP32 against BF16"),
 )
 

@@ -13,7 +13,7 @@ from profiler_job.analysis.metrics.steady import MOST_APART, find_steady_runs, m
 from profiler_job.analysis.metrics.trained_losses import BEFORE, TRAINED
 from profiler_job.analysis.metrics.turns import compare_with_base, have_turns, list_rounds
 from profiler_job.analysis.pages.case_columns import case_headings
-from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, round_ratios, span
+from profiler_job.analysis.pages.extreme_rows import count_all, extremes, noise_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.pages.questions.ladder_single import (
     CASE,
@@ -505,20 +505,14 @@ def _drop_shown(rows: pd.DataFrame, shown: pd.DataFrame) -> pd.DataFrame:
 
 def _charts(frames: LadderData) -> list[Chart]:
     shown = frames.shown[frames.shown["ladder_step"] != BASE]  # which is 1 by definition
-    together = _select_agreed(frames.shown)
     is_of_host = _is_of_host(shown) | shown["run_id"].isin(_select_slower_by_host(shown)["run_id"])
     names = [*CASE, "ladder_step", "run_id", "series", "value", "low", "high"]
     rows = shown.assign(series=is_of_host.map({True: OF_HOST, False: AGREED}), value=shown["speedup"])[names]
-    ends = round_ratios(together["speedup"]) if len(together) else ""
-    title = (
-        f"All changes together make a training step {ends} as fast where processes agree"
-        if ends
-        else "A training step, change by change"
-    )
     rows["ladder_step"] = rows["ladder_step"].replace(IN_CHART)
     options: dict[str, Any] = {"by": [*CASE, "ladder_step"], "unit": "times as fast as FP32"}
     options |= {"order": [AGREED] if is_of_host.any() else [], "hollow": OF_HOST, "panels": len(CASE)}
-    return [Chart("ladder", "ratio_bars", title, rows, options=options), draw_falls(frames.shown)]
+    bars = Chart("ladder", "ratio_bars", "A training step, change by change", rows, options=options)
+    return [bars, draw_falls(frames.shown)]
 
 
 # ---------------------------------------------------------------- facts of claims
