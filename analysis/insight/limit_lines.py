@@ -84,7 +84,7 @@ def _join_actions(actions: Sequence[str]) -> str:
 _LEFT = {
     COMPUTE: "To go faster, use a faster GPU, FP8 or a smaller model.",
     MEMORY: "To go faster, fuse more kernels or use a GPU with more memory bandwidth.",
-    COMMUNICATION: "To go faster, exchange less often or use faster links.",
+    COMMUNICATION: "To go faster, look for a GPU that is late; then exchange less often, or use faster links.",
     CPU: "To go faster, use a larger batch or a faster CPU.",
 }
 """What is left to do if no change helps, by what limits the step."""

@@ -1,6 +1,6 @@
 """What limits a step: one definition for every command, page and table.
 
-The time of a step has four parts, which add up to it. compute: matmuls and attention run, above the ridge of the
+The time of a step has four parts, which add up to it. compute: matmuls or fused attention run, above the ridge of the
 precision that they run in if the ridge is known. memory: other kernels and copies run. communication: only kernels
 that exchange data between GPUs run. CPU: the GPU has nothing to run, since it waits for launches, a synchronisation or
 data. The largest part limits the step. If the two largest differ by less than LEAST_INTERVAL of the step, either may;
@@ -18,7 +18,7 @@ GPU = "GPU"
 """GPU work whose kernels are hidden: executions of CUDA graphs traced as a whole, or times of CUDA events.
 It takes the place of compute, memory and communication."""
 PARTS = {
-    COMPUTE: "matmuls and attention run",
+    COMPUTE: "matmuls or fused attention run",
     MEMORY: "other kernels and copies run",
     COMMUNICATION: "only communication runs",
     CPU: "the GPU waits for the CPU",

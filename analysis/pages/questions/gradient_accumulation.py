@@ -212,10 +212,11 @@ def _describe_condition(cut: pd.DataFrame) -> str:
 def _compare_separate(trained: Recording | None) -> pd.DataFrame:
     """Compare steps in micro-batches with as many steps of one micro-batch each: their case, run_id, step_ns,
     alone_ns (one such step), separate_ns (all of them), and one_optimizer_ns (all of them with one optimizer step)."""
-    columns = [*run_grid.CASE_AXES, "batch_size", AXIS, "run_id", *SEPARATE]
+    columns = [*run_grid.CASE_AXES, "batch_size", AXIS, "compile", "run_id", *SEPARATE]
     if trained is None or AXIS not in trained.runs:
         return pd.DataFrame(columns=columns)
     runs = trained.runs[trained.runs["mode"].astype(str) == MODE]
+    runs = runs.assign(compile=runs.get("compile", find_default("compile")))
     same = [name for name in (*run_grid.CASE_AXES, *run_grid.VARIANT_AXES) if name in runs]
     runs = runs[["run_id", *same]].astype({"run_id": str}).merge(_measure_steps(trained.steps), on="run_id")
     runs["parts"] = runs[AXIS].fillna(WHOLE).astype(int)
@@ -242,6 +243,7 @@ def _tabulate_separate(rows: pd.DataFrame) -> Table:
     columns = (
         *case_headings(["size", "context_length", AXIS], linked=False),
         Column("batch_size", "batch", "count"),
+        Column("compile", "compile"),
         Column("step_ns", "step in micro-batches", "ms"),
         Column("alone_ns", "a step of one micro-batch", "ms"),
         Column("separate_ns", "as many separate steps", "ms"),
