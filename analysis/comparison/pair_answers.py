@@ -117,7 +117,7 @@ def advise_pair(pair: ComparedPair) -> str:
         return "Measure each side in several processes: then the noise is known."
     if verdict == "faster":
         more = ", and that it has room: it needs more memory" if memory and memory.verdict == "more" else ""
-        return f"Use B. Check first that its loss is the same, which times do not show{more}."
+        return f"Use B. Check first that its loss is the same{more}."
     if verdict == "slower":
         return "Keep A. The red bars show what takes B longer."
     return "Do not choose by speed. To find a smaller difference, measure more processes."

@@ -132,7 +132,7 @@ QUESTION = Question(
     place=1,
     study=STUDY,
     reads=(*HOLDS, HOST),
-    searched=("optimization ladder", "speed up training", "what to change first", "padding", "padded vocabulary"),
+    searched=("optimization ladder", "speed up training", "what to change first", "padding the vocabulary"),
 )
 
 
@@ -419,7 +419,7 @@ def _claims(frames: LadderData) -> list[Claim]:
             "graphs", _select_faster(of_ladder_step[GRAPHS]), facts=count_all(of_ladder_step[GRAPHS], extremes("gain"))
         ),
         Claim("limits", _select_for_map(frames.ladder_steps), facts=_limits),
-        Claim("padding", _select_faster(of_ladder_step[TO_64]), facts=extremes("gain")),
+        Claim("padded", _select_faster(of_ladder_step[TO_64]), facts=extremes("gain")),
         Claim("no_padding", of_ladder_step[TO_64], lambda rows: not rows["differs"].any(), facts=extremes("gain")),
         Claim("by_host", _select_slower_by_host(frames.shown), facts=extremes("slower_host")),
         Claim(
