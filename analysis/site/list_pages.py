@@ -90,7 +90,7 @@ def write_tested(site: Site, measured: Path) -> None:
     folder = measured.parent / ledger.FOLDER
     predicted = ledger.compare_with_measured(ledger.read_all(folder), ledger.read_measured(folder))
     scored = predictions.answer(read_figures(measured / "parts.json"), predicted)
-    of_scripts = replace(site, recording={})  # predictions are of scripts, of which no recording is published
+    of_scripts = replace(site, recording={})  # predictions are of scripts, whose recordings are not published
     of_scripts.write(f"report/{predictions.SLUG}.md", "predictions.md", scored)
     site.write("report/glossary.md", "glossary.md", NOTHING)
     site.write("report/commands.md", "commands.md", command_reference.make_answer())

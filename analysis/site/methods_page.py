@@ -23,6 +23,7 @@ WAITS = 0.3
 """From this part of a step on that the GPU waits, the Methods page says what the profiler does to it."""
 
 NO_REPETITION: Mapping[str, Any] = MappingProxyType({})
+LIMITED = {"the GPU": "the GPU limits both", "the CPU": "the CPU limits one"}
 
 
 @dataclass(frozen=True)
@@ -110,25 +111,33 @@ def _summarize_spreads(every: Sequence[store.Recording]) -> dict[str, Any]:
 
 
 def _summarize_repetition(repeated: Mapping[str, Any]) -> dict[str, Any]:
-    """How far ratios and kernel times were when sweeps were recorded again on another machine; {} if none was."""
+    """How far ratios and kernel times were when sweeps were recorded again on another machine, as
+    `tests.bench.repeated_recordings` wrote it: rows of what is compared, with the most that it may be apart, how many
+    are within that, of how many, and the furthest (shares); {} if nothing was recorded again."""
     if not repeated:
         return {}
-    ratios = pd.DataFrame(repeated["ratios"])
-    kernels = pd.DataFrame(repeated["kernels"])
-    is_far = ~kernels["within"]
+    ratios, kernels = pd.DataFrame(repeated["ratios"]), pd.DataFrame(repeated["kernels"])
+    groups = [(f"ratio of two runs, {LIMITED[limit]}", rows) for limit, rows in ratios.groupby("limit")]
+    rows = [
+        {
+            "what": what,
+            "most": of["most"].iloc[0],
+            "within": int(of["within"].sum()),
+            "of": len(of),
+            "furthest": of["away"].abs().max(),
+        }
+        for what, of in [*groups, ("kernel time of a step", kernels)]
+    ]
+    far = kernels[~kernels["within"]]
     return {
+        "rows": rows,
         "num_sweeps": len(repeated["recordings"]),
+        "num_steps": len(kernels),
         "gpus": sorted({each["gpu"] for each in repeated["recordings"]}),
-        "ratios": {
-            limit: {"within": int(rows["within"].sum()), "of": len(rows), "most": rows["away"].abs().max()}
-            for limit, rows in ratios.groupby("limit")
-        },
         "num_ratios": len(ratios),
         "num_meeting": int(ratios["do_meet"].sum()),
-        "on_hosts_of_two_speeds": int((~ratios["within"] & (ratios["is_one_speed"] == False)).sum()),  # noqa: E712
-        "kernels": {"within": int((~is_far).sum()), "of": len(kernels), "most": kernels["away"].abs().max()},
-        "most_power_w": kernels["power_w"].max(),
-        "power_of_far_w": kernels.loc[is_far, "power_w"].min() if is_far.any() else None,
+        "num_two_speeds": int((~ratios["within"] & ratios["is_one_speed"].eq(False)).sum()),
+        "power_w": (far["power_w"].min(), far["power_w"].max()) if len(far) and far["is_capped"].all() else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""Charts of one question in several states, one of which is shown."""
+"""Charts of one question in several states: one is shown."""
 
 from typing import Any
 

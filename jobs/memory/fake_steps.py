@@ -27,7 +27,7 @@ class FakeStepError(ProfilerError, ValueError):
 
 @dataclass(frozen=True)
 class Simulation:
-    """Peak of allocated bytes by phase of two steps, what those of the second step are made of, by phase and
+    """Peak of allocated bytes by phase of two steps, what the second step's are made of, by phase and
     `Owner`, and the number of parameters (0: not known); or the `problem`, why there are none."""
 
     peaks: list[dict[str, int]] = field(default_factory=list)

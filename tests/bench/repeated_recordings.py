@@ -8,8 +8,9 @@ its interval in each, whether the intervals meet, how far the second is from the
 or 6% where the CPU limits one of the runs in either recording. Such a ratio is one of hosts, too: their loop of plain
 Python in ms, in the processes that the ratio is of, and whether the slower one takes more than SLOW_HOST times as long;
 then the two are not compared at one speed, and are counted by themselves. `kernels`: how far the kernel time of each
-run's profiled step is, and whether it is within 1.5%; power_w is the largest that was read in either recording. `sums`
-counts both. Recordings of two kinds of GPU are refused.
+run's profiled step is, and whether it is within 1.5%; power_w is the largest that was read in either recording, and
+is_capped whether the power cap held the clock down in most readings of both. `sums` counts both. Recordings of two
+kinds of GPU are refused.
 """
 
 import json
@@ -31,6 +32,7 @@ from profiler_job.jobs.contract.step_limit import CPU
 WITHIN = {False: 0.03, True: 0.06}
 """How far two ratios may be, by whether the CPU limits a run of the pair."""
 KERNELS_WITHIN = 0.015
+POWER_CAP = "sw_power_cap"
 
 
 def main() -> None:
@@ -76,12 +78,16 @@ def judge(first: Recording, second: Recording) -> Iterator[dict[str, Any]]:
     times = [sum_kernels(rec) for rec in both]
     for run_id in sorted({*times[0]} & {*times[1]}):
         row = {"run_id": run_id} | hold(times[0][run_id], times[1][run_id], KERNELS_WITHIN)
-        yield row | {"power_w": round(max(find_power(rec, run_id) for rec in both))}
+        states = [rec.telemetry[rec.telemetry["run_id"].astype(str) == run_id] for rec in both]
+        power_w = max(float(read["power_mw"].max()) for read in states) / 1e3
+        is_capped = all(read["throttle_reasons"].astype(str).str.contains(POWER_CAP).mean() > 0.5 for read in states)
+        yield row | {"power_w": round(power_w), "is_capped": is_capped}
 
 
 def hold(first: float, second: float, most: float) -> dict[str, Any]:
     away = second / first - 1
-    return {"first": round(first, 5), "second": round(second, 5), "away": round(away, 5), "within": abs(away) <= most}
+    rounded = {"first": round(first, 5), "second": round(second, 5), "away": round(away, 5)}
+    return rounded | {"most": most, "within": abs(away) <= most}
 
 
 def measure_loop(rec: Recording, rounds: pd.DataFrame, pair: tuple[str, ...]) -> float:
@@ -101,12 +107,6 @@ def sum_kernels(rec: Recording) -> dict[str, float]:
     """Sum the kernel time (ns) of a profiled step of each run."""
     totals = kernel_time.kernel_totals(rec.kernels)
     return totals.groupby(totals["run_id"].astype(str))["time_ns"].sum().to_dict()
-
-
-def find_power(rec: Recording, run_id: str) -> float:
-    """Find the largest power (W) that was read while a run was measured."""
-    of_run = rec.telemetry["run_id"].astype(str) == run_id
-    return float(rec.telemetry.loc[of_run, "power_mw"].max()) / 1e3
 
 
 def add_up(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

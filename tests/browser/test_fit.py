@@ -15,7 +15,7 @@ def memory(page, address):
 
 
 def write_gib(gib: float) -> str:
-    """Three digits at most: a prediction is no better."""
+    """Three digits at most: a prediction has no more."""
     return f"{gib:.{1 if abs(gib) < 100 else 0}f} GiB".replace("-0.0 ", "0.0 ")
 
 

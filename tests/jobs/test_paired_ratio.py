@@ -171,7 +171,7 @@ def test_a_variant_that_lost_processes_is_compared_with_as_many():
 
 
 def simulate_stalls(speedup: float, stalled: float, num_rounds: int):
-    """Yield ratios of two processes of a step that the GPU limits, of which a stall of the host makes some longer."""
+    """Yield ratios of two processes of a step that the GPU limits; a stall of the host makes some longer."""
     draw = random.Random(0)
 
     def measure(ms: float) -> list[float]:

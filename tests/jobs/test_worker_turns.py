@@ -66,7 +66,7 @@ def test_the_precision_of_a_run_is_set_in_its_turns_and_said(task):
 
 
 def test_all_variants_of_precision_attention_and_optimizer_take_turns_in_one_process(task):
-    """Those of `changes_1.yaml`, in a tiny model."""
+    """The variants of `changes_1.yaml`, in a tiny model."""
     group = group_runs(SWEEP.runs, SWEEP.protocol)[0]
     variants = [{axis: getattr(run, axis) for axis in SWEEP.turns} for run in group]
     assert {*variants[0]} == {"precision", "attention", "optimizer"} and len(variants) == 9

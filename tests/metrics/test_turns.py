@@ -20,7 +20,7 @@ FEW, ENOUGH = 5, 8
 
 def make_steps(num_rounds: int, **walls: tuple[int, ...]) -> pd.DataFrame:
     """Steps of runs: wall_ns in each process, the first alone. In a shared process each round is slower than the one
-    before, and a turn has three steps of which one is long."""
+    before, and a turn has three steps, one of them long."""
     rows = []
     for run_id, (alone, *shared) in walls.items():
         rows += [(run_id, 0, step, -1, alone) for step in range(2)]

@@ -90,7 +90,7 @@ def test_counts_in_sentences_agree_with_the_table_beside_them(rec):
     if claim.holds:
         assert claim.values["high"]["launch_wait"] == measured["launch_wait"].max()
         assert claim.values["num_waiting"] == measured["waits"].sum()
-        # "Launch fewer kernels" was said of a step that waits 0.7%, which its own page calls limited by compute.
+        # "Launch fewer kernels" was the advice for a step that waits 0.7%, which its own page calls limited by compute.
         assert claim.values["num_late"] == (measured["launch_wait"] >= LEAST_IDLE).sum()
     slows = timed.claims["profiler_slows"]
     apart = measured["host_min_ns"] > measured["timer_max_ns"]

@@ -368,7 +368,7 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     ]
     longest = _select_longest(frames)
     case = _name_first(longest, "; {context_length:,} tokens, batch {batch_size}, {gpu}")
-    by_size = ("millions", f"million parameters (log scale){case}")
+    by_size = ("millions", f"million parameters (log{case})")
     charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest, *by_size))
     usual = _select_usual_batch(frames.states)
     middle = usual[usual["size"] == _choose_middle(usual)]
