@@ -171,8 +171,11 @@ class Search:
         return WARM * self.compiled_s if self.is_compiled else 0.0
 
     def allow_s(self, name: str) -> float:
-        """Return the time that a candidate may take: if it compiles, its process at the end does so again."""
+        """Return the time that a candidate may take: if it compiles, its process at the end does so again. What is only
+        a bound leaves time for candidates that need processes and may be kept."""
         left_s = self.left_s - self.reserve_s
+        if CHANGES[name].is_bound:
+            left_s -= MARGIN * self.count_for_processes() * estimate_s(self, count_most_pairs(self))
         return (left_s + self.compiles_s) / (1 + WARM) if self.does_compile(name) else left_s
 
     @property
@@ -317,6 +320,12 @@ class Search:
             return CHANGES[name].is_bound, not is_first, -(saving or 0.0) / self.estimate_s(name)
 
         return sorted(worthwhile, key=rank)
+
+    def count_for_processes(self) -> int:
+        """Count the candidates that need a process from its start and are worth a measurement."""
+        open_ones = (name for name in self.candidates if CHANGES[name].needs_process and self.is_open(name))
+        savings = [self.bound(name) for name in open_ones]
+        return sum(saving is None or saving >= LEAST_SAVING for saving in savings)
 
     def bound(self, name: str) -> float | None:
         """Return the part of a step that a change could save at most; None if it is not known."""

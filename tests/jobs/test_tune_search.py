@@ -371,3 +371,19 @@ def test_a_bound_is_measured_and_never_kept():
 
     tuning = search(Waiting({"synchronisations": 0.3}, parts={"matmul": 0.6}), asked=("synchronisations",))
     assert outcomes(tuning, "synchronisations") == [Outcome.BOUND] and not tuning.ladder
+
+
+@pytest.mark.parametrize(("minutes", "bound"), [(1, Outcome.NOT_REACHED), (2, Outcome.BOUND)])
+def test_what_is_only_a_bound_leaves_time_for_what_may_be_kept(minutes, bound):
+    class Waiting(SimulatedScript):
+        def ask(self, request, left_s):
+            answer = super().ask(request, left_s)
+            if request["kind"] == "rounds":
+                self.pass_time(20.0, left_s)
+            return answer | {"num_syncs": 1} if request["kind"] == "profile" else answer
+
+    numbers = Accumulation(rows=4, num_passes=2, factor=2)
+    effects = {"synchronisations": 0.3, "fewer_accumulations": 0.4}
+    script = Waiting(effects, parts={"matmul": 0.6}, accumulation=numbers)
+    tuning = search(script, minutes=minutes, asked=tuple(effects))
+    assert list_ladder(tuning) == ["fewer_accumulations"] and outcomes(tuning, "synchronisations") == [bound]
