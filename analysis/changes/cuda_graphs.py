@@ -48,4 +48,4 @@ def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:
 
 
 def find_edits(program: Program) -> FoundEdits:
-    return compile_models(program, 'mode="reduce-overhead"')
+    return compile_models(program, 'mode="reduce-overhead"', copies_gradients=program.keeps_gradients)

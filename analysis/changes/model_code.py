@@ -1,7 +1,8 @@
 """Edits around models: autocast around forward pass and loss, compilation, attention, checkpointing."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from profiler_job.analysis.changes.accumulation_code import list_named
 from profiler_job.analysis.changes.code_places import (
@@ -27,6 +28,7 @@ from profiler_job.analysis.changes.training_step import (
     TrainingStep,
     find_context,
     find_training_steps,
+    is_plain,
     list_assignments,
 )
 
@@ -36,6 +38,10 @@ SDPA_KERNEL = (
     "{torch}.nn.attention.SDPBackend.FLASH_ATTENTION, {torch}.nn.attention.SDPBackend.EFFICIENT_ATTENTION, "
     "{torch}.nn.attention.SDPBackend.MATH], set_priority=True)"
 )
+
+COPY = "weight.register_hook(lambda new, weight=weight: new.clone() if weight.grad is None else None)"
+"""Has the first gradient of a weight copied, as `jobs.follow.changes.cuda_graphs` does, and says why."""
+EACH_WEIGHT = "after the model is made, for each weight of it that is trained"
 
 
 def add_autocast(program: Program) -> FoundEdits:
@@ -146,15 +152,16 @@ def _choose_name(file: SourceFile, step: TrainingStep) -> str:
     return next(name for name in ("loss", "total_loss", "autocast_loss") if name not in used or name == "autocast_loss")
 
 
-def compile_models(program: Program, options: str = "") -> FoundEdits:
+def compile_models(program: Program, options: str = "", copies_gradients: bool = False) -> FoundEdits:
     """Compile the models that training steps call, in place: `model.compile()`, which keeps the names of parameters in
-    checkpoints. options: arguments of the call."""
+    checkpoints. options: arguments of the call. copies_gradients: whether the first gradients are copied, too, so that
+    others can be added to them (see COPY)."""
     trainer = {"arguments": ("torch_compile", "True")}
     if options:
         trainer = {"arguments": ("torch_compile_mode", options.partition("=")[2])}
     if (by_trainer := set_trainer(program, trainer)) is not None:
-        return by_trainer
-    compiled = find_compilation(program, options)
+        return _leave_copies(program, by_trainer) if copies_gradients else by_trainer
+    compiled = find_compilation(program, options, copies_gradients)
     if compiled:
         return compiled
     edits: list[Edit] = []
@@ -165,14 +172,28 @@ def compile_models(program: Program, options: str = "") -> FoundEdits:
             file, after = step.file, find_creation(step.file, model, step.backward)
             if after is None:
                 file, after = _find_in_others(program, model)
-            edit = file.insert_after(after, code) if after else None
+            lines = [code, *(copy_gradients(file, model) if copies_gradients else ())]
+            edit = file.insert_after(after, *lines) if after else None
             if edit:
                 edits.append(edit)
             else:
                 why = NO_LINE if after else "where the model is made, after it is moved to the GPU"
                 line = after.lineno if after else step.backward.lineno
                 to_write.append(LineToWrite(file.name if after else step.file.name, line, code, why))
+                to_write += [LineToWrite(file.name, 0, COPY, EACH_WEIGHT)] if copies_gradients else []
     return FoundEdits(edits=tuple(dict.fromkeys(edits)), to_write=tuple(dict.fromkeys(to_write)))
+
+
+def copy_gradients(file: SourceFile, model: str) -> list[str]:
+    """Return lines that have the first gradients of a model copied."""
+    head = f"for weight in {model}.parameters():  # a CUDA graph frees its gradients when it runs again: add up copies"
+    return [head, f"{file.indent}if weight.requires_grad:", f"{2 * file.indent}{COPY}"]
+
+
+def _leave_copies(program: Program, made: FoundEdits) -> FoundEdits:
+    """Leave to the user that the first gradients are copied, unless the script has CUDA graphs."""
+    copy = LineToWrite(program.script.name, 0, COPY, EACH_WEIGHT)
+    return made if made.present else replace(made, to_write=(*made.to_write, copy))
 
 
 def compile_blocks(program: Program, code: str) -> FoundEdits:
@@ -240,10 +261,10 @@ def _find_in_others(program: Program, model: str) -> tuple[SourceFile, ast.stmt 
     return program.script, None
 
 
-def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
+def find_compilation(program: Program, options: str = "", copies_gradients: bool = False) -> FoundEdits | None:
     """Find where a script compiles a model already: present, or what switches it on if conditions decide, or a line to
     write if that is not known. None if it compiles none. options: one argument, which is added to the call if it has
-    none of that name."""
+    none of that name. copies_gradients: as of `compile_models`, if it is added."""
     compilations = [(file, call, _list_conditions(file, call)) for file, call in _find_compilations(program)]
     if program.is_compiled:
         compilations = [(file, call, []) for file, call, _ in compilations]
@@ -253,6 +274,35 @@ def find_compilation(program: Program, options: str = "") -> FoundEdits | None:
     name, _, value = options.partition("=")
     edit = file.set_keyword(call, name, value) if name and find_argument(call, name) is None else None
     edits = (edit,) if edit else ()
+    made = _find_with_option(program, file, call, edits, tests, options)
+    if not edits or not copies_gradients:
+        return made
+    model = _find_compiled(program, file, call)
+    copies = file.insert_after(file.find_statement(call), *copy_gradients(file, model)) if model else None
+    return replace(made, edits=(*made.edits, copies)) if copies else _leave_copies(program, made)
+
+
+def _find_compiled(program: Program, file: SourceFile, call: ast.Call) -> str:
+    """Return the expression for what a statement compiles if that is a model; "" if it is a function, or has no
+    name."""
+    statement = file.find_statement(call)
+    if isinstance(statement, ast.Expr) and isinstance(call.func, ast.Attribute) and is_plain(call.func.value):
+        return ast.unparse(call.func.value)
+    compiled = file.resolve(call.args[0]).rpartition(".")[2] if call.args else ""
+    if not isinstance(statement, ast.Assign) or statement.value is not call or compiled in program.functions:
+        return ""
+    return ast.unparse(statement.targets[0]) if is_plain(statement.targets[0]) else ""
+
+
+def _find_with_option(
+    program: Program,
+    file: SourceFile,
+    call: ast.Call,
+    edits: tuple[Edit, ...],
+    tests: Sequence[tuple[ast.expr, bool]],
+    options: str,
+) -> FoundEdits:
+    """Find what switches on a compilation below conditions. edits: those of its call."""
     if not tests:
         return FoundEdits(edits=edits, present="" if edits else file.name_place(call))
     if made := switch_all(program, [(file, test, wanted) for test, wanted in tests]):

@@ -9,7 +9,8 @@
 Answers are JSON on standard output; `error` in one says why there is no other. FOLDER: the one that names of files
 start from. KEPT: the folder for copies of the files that are changed. DIGESTS: what `digest` answered when the script
 was measured, as JSON. Options: --device=TYPE, of the device that it ran on (default: cuda); --workers=N, that a
-DataLoader was given; --compiled, if it was seen to compile its model itself; --accumulation=JSON, the larger
+DataLoader was given; --compiled, if it was seen to compile its model itself; --keeps-gradients, if gradients were there
+when backward passes began; --accumulation=JSON, the larger
 micro-batches that are measured, a `contract.tuning.Accumulation`; --command=JSON, the command that started it. `edit`
 answers with `is_full`, the `texts` of files that the patch changes, by whole path, its `command` if that is another
 one, and their `digest`; `accumulate` with the `command` and such `texts` that give the script larger micro-batches, or
@@ -40,6 +41,7 @@ from profiler_job.jobs.contract.outputs import TargetError, write_files
 from profiler_job.jobs.contract.tuning import Accumulation
 
 COMPILED = "--compiled"
+KEEPS_GRADIENTS = "--keeps-gradients"
 DEVICE = "--device"
 WORKERS = "--workers"
 ACCUMULATION = "--accumulation"
@@ -186,6 +188,8 @@ def take_option(program: Program, option: str, value: str = "") -> Program:
         return replace(program, accumulation=Accumulation.model_validate_json(value))
     if option == STARTED_BY:
         return replace(program, command=tuple(json.loads(value)))
+    if option == KEEPS_GRADIENTS:
+        return replace(program, keeps_gradients=True)
     assert option == COMPILED
     return replace(program, is_compiled=True)
 

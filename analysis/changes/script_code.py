@@ -340,12 +340,13 @@ def find_argument(call: ast.Call, *names: str) -> ast.expr | None:
 @dataclass(frozen=True)
 class Program:
     """The files of a training script, itself first. is_compiled: whether it is known to compile its model when it runs
-    as it was measured. accumulation: the larger micro-batches that were measured; None if none were. command: that
-    starts it; () if it is not known.
-    device_type: on which it ran, as `torch.autocast` takes it. num_workers: that a DataLoader was given."""
+    as it was measured. keeps_gradients: whether it is known to add gradients to earlier ones. accumulation: the larger
+    micro-batches that were measured; None if none were. command: that starts it; () if it is not known. device_type: on
+    which it ran, as `torch.autocast` takes it. num_workers: that a DataLoader was given."""
 
     files: tuple[SourceFile, ...]
     is_compiled: bool = False
+    keeps_gradients: bool = False
     accumulation: Accumulation | None = None
     command: tuple[str, ...] = ()
     device_type: str = "cuda"

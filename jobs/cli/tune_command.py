@@ -67,6 +67,8 @@ PATCH = "profiler_job.analysis.changes.patch"
 """Module that prints the digests of a script, and its patch."""
 COMPILED = "--compiled"
 """Option of PATCH: the script compiles its model itself."""
+KEEPS_GRADIENTS = "--keeps-gradients"
+"""Option of PATCH: gradients are there when a backward pass of the script begins."""
 DEVICE = "--device="
 """Option of PATCH: the type of device that the script ran on."""
 WORKERS = "--workers="
@@ -267,9 +269,10 @@ def write_patch(tuning: Tuning, folder: Path) -> None:
 
 def name_changes(tuning: Tuning, changes: Sequence[str]) -> list[str]:
     """Name changes for the module that makes patches."""
-    is_compiled = tuning.base is not None and tuning.base.is_compiled
-    options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", *([COMPILED] if is_compiled else [])]
-    options += [write_command(tuning)]
+    options = [f"{DEVICE}{tuning.device_type}", f"{WORKERS}{tuning.num_workers}", write_command(tuning)]
+    if tuning.base is not None:
+        options += [COMPILED] if tuning.base.is_compiled else []
+        options += [KEEPS_GRADIENTS] if tuning.base.keeps_gradients else []
     options += [write_accumulation(tuning.accumulation)] if tuning.accumulation else []
     return [*options, *changes]
 

@@ -164,7 +164,7 @@ class BaseStep(TuningRecord):
     """The script without changes. step_ns: median of its steps in its rounds (of turns). flops: of the model in one
     step. precision: in which most matmuls ran, `fp32`, `tf32` or `bf16`. kernels: what the GPU does in a step by kind,
     in ns, and `busy`. peak_bytes: most memory that was allocated. is_compiled: whether the script compiles its model
-    itself.
+    itself. keeps_gradients: whether gradients are there when a backward pass begins, which are added to.
     A value that is not known is None."""
 
     step_ns: PositiveFloat
@@ -176,6 +176,7 @@ class BaseStep(TuningRecord):
     peak_bytes: int | None = None
     num_parameters: int | None = None
     is_compiled: bool = False
+    keeps_gradients: bool = False
 
 
 class LadderStep(TuningRecord):

@@ -273,6 +273,7 @@ class Search:
             kernels=self.shares["kernels"],
             num_parameters=self.facts.get("num_parameters"),
             is_compiled=self.facts.get("compiled", False),
+            keeps_gradients=self.facts.get("keeps_gradients", False),
         )
 
     def find_precision(self, changes: tuple[str, ...]) -> str:

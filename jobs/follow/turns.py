@@ -74,6 +74,7 @@ class TurnsFollower(Follower):
         self.num_ahead = 0  # batches that workers of a loader have ready after a pause
         self.num_backwards = 0  # since the last step
         self.backwards: list[int] = []
+        self.keeps_gradients = False  # until a backward pass begins that adds to some
 
     # ------------------------------------------------------------------------------------------ steps and stages
 
@@ -204,6 +205,9 @@ class TurnsFollower(Follower):
     def backward(self, called: Any, tensors: Any, *args: Any, **options: Any) -> Any:
         self.places.note("backward")
         self.num_backwards += not self.in_backward
+        if self.plan.turns and self.running is None and not self.keeps_gradients:
+            weights = (weight for model in self.changes.models for weight in model.parameters())
+            self.keeps_gradients = any(weight.grad is not None for weight in weights)
         return super().backward(called, tensors, *args, **options)
 
     def make_autocast(self, called: Any, context: torch.autocast, *args: Any, **options: Any) -> None:
@@ -239,7 +243,7 @@ class TurnsFollower(Follower):
         """Return what is known of the script, and which changes cannot be switched on."""
         facts: dict[str, Any] = self.first_call | read_machine() | self.ranks_facts()
         facts |= {"device_type": find_device_type(), "num_workers": count_workers()}
-        facts["forwards"] = self.count_passes()
+        facts |= {"forwards": self.count_passes(), "keeps_gradients": self.keeps_gradients}
         facts["autocast"] = facts.get("autocast") or self.made_autocast or find_autocast_dtype()
         facts["obstacles"] = self.changes.explain_obstacles()
         facts["places"] = self.places.list_facts()

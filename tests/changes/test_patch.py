@@ -4,11 +4,14 @@ import ast
 import json
 import subprocess
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from profiler_job.analysis.changes import find_edits
+from profiler_job.analysis.changes.model_code import COPY, copy_gradients
 from profiler_job.analysis.changes.patch import answer, compute_digests, describe, main, make_patch, write_patch
 from profiler_job.analysis.changes.script_code import Program, ScriptCodeError, SourceFile, load_program
 from profiler_job.jobs.contract.outputs import TargetError
@@ -181,6 +184,52 @@ def test_cuda_graphs_go_into_a_compilation_that_the_script_has():
     (line,) = decided.to_write["cuda_graphs"]
     assert (line.line, line.code) == (5, 'torch.compile(model, mode="reduce-overhead")')
     assert line.reason == "in the patch, below `if COMPILE`: make it so"
+
+
+def test_gradients_that_are_added_up_are_copied_out_of_cuda_graphs():
+    """As in nanoGPT, whose option decides whether it compiles; and where no line is known."""
+    script = """
+        import torch
+        model = torch.nn.Linear(8, 8)
+        if compile:
+          unoptimized = model
+          model = torch.compile(model)  # takes a minute
+        for step in range(4):
+            model(1).mean().backward()
+    """
+    program = replace(program_of(script), is_compiled=True, keeps_gradients=True)
+    patch = make_patch(program, ["cuda_graphs"])
+    assert patch.is_full
+    compiled, head, test, copy = text_after(patch).splitlines()[5:9]
+    assert compiled == '  model = torch.compile(model, mode="reduce-overhead")  # takes a minute'
+    assert head.startswith("  for weight in model.parameters():  # ")
+    assert (test, copy) == ("    if weight.requires_grad:", f"      {COPY}")
+    again = replace(program_of(text_after(patch)), is_compiled=True, keeps_gradients=True)
+    assert not make_patch(again, ["cuda_graphs"]).diff
+    assert COPY not in make_patch(program, ["compile"]).diff
+    eager = replace(program_of(TWO_MODELS), keeps_gradients=True)
+    assert text_after(make_patch(eager, ["cuda_graphs"])).count(COPY) == 2
+    for compiled in ("step = torch.compile(compute)", "steps = [torch.compile(model)]", "TrainingArguments(**options)"):
+        script = f"""
+            import torch
+            def compute(x):
+                return model(x)
+            {compiled}
+            step(1).mean().backward()
+        """
+        left = make_patch(replace(program_of(script), keeps_gradients=True), ["cuda_graphs"])
+        assert left.to_write["cuda_graphs"][-1].code == COPY, compiled
+
+
+def test_copied_gradients_are_the_ones_that_are_added_up():
+    model = torch.nn.Linear(4, 1)
+    model.bias.requires_grad = False
+    namespace = {"model": model}
+    source = program_of("model = 1").script
+    exec("\n".join(copy_gradients(source, "model")), namespace)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+    assert torch.equal(model.weight.grad, torch.full((1, 4), 4.0))
 
 
 def test_the_patch_alone_is_enough_for_a_script_that_was_seen_to_compile_itself(tmp_path):

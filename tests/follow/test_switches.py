@@ -1,6 +1,7 @@
 """Changes that are switched on and off while a script runs: off, it computes what it computes alone."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -148,6 +149,78 @@ def test_a_model_that_is_compiled_in_turns_is_compiled_once(ready, name):
     assert all(part._compiled_call_impl is None for part in parts)
     changes.switch([name])
     assert [part._compiled_call_impl for part in parts] == kept
+
+
+class GraphMemory(torch.autograd.Function):
+    """Writes its gradients to the same memory each time, as the CUDA graph of a backward pass does."""
+
+    written: ClassVar[dict[int, torch.Tensor]] = {}
+
+    @staticmethod
+    def forward(context, *weights):
+        context.weights = weights
+        return sum(weight.detach().sum() for weight in weights)
+
+    @staticmethod
+    def backward(context, gradient):
+        written = [GraphMemory.written.setdefault(id(each), torch.empty(each.shape)) for each in context.weights]
+        for memory in written:
+            memory.fill_(gradient.item())
+        return tuple(torch.empty(0).set_(memory.untyped_storage(), 0, memory.shape) for memory in written)
+
+
+class GraphedModel(nn.Linear):
+    def forward(self, x):
+        return GraphMemory.apply(*self.parameters())
+
+
+def take_step(model, num_backwards, set_to_none=True):
+    """Take a training step up to its update, and return what the gradients are."""
+    for _ in range(num_backwards):
+        model(None).backward()
+    values = model.weight.grad.unique().tolist() + model.bias.grad.unique().tolist()
+    model.zero_grad(set_to_none)
+    return values
+
+
+@pytest.fixture
+def graphs(ready, monkeypatch):
+    monkeypatch.setattr(compiling, "compile_in_place", lambda model, **options: None)
+    monkeypatch.setattr(GraphMemory, "written", {})
+    yield (changes := ready("cuda_graphs"))
+    assert changes.changes["cuda_graphs"].gradients.hooks == {}
+
+
+def test_gradients_in_the_memory_of_cuda_graphs_are_added_up_in_copies(graphs):
+    model = GraphedModel(2, 2)
+    assert take_step(model, 3) != [3.0, 3.0], "this is what the copies are for"
+    graphs.switch(["cuda_graphs"])
+    for _ in range(4):
+        assert take_step(model, 3) == [3.0, 3.0]
+        graphs.note_step(3)
+    graphs.switch([])
+
+
+def test_gradients_that_are_set_to_zero_stay_outside_cuda_graphs(graphs):
+    model = GraphedModel(2, 2)
+    model(None)
+    graphs.switch(["cuda_graphs"])
+    for _ in range(4):
+        assert take_step(model, 1, set_to_none=False) == [1.0, 1.0]
+        graphs.note_step(1)
+    graphs.switch([])
+
+
+def test_gradients_that_are_dropped_after_each_backward_pass_are_not_copied_for_long(graphs):
+    model = GraphedModel(2, 2)
+    model(None)
+    change = graphs.changes["cuda_graphs"]
+    for num_hooks in (2, 0, 0):
+        graphs.switch(["cuda_graphs"])
+        assert take_step(model, 1) == [1.0, 1.0]
+        graphs.note_step(1)
+        assert len(change.gradients.hooks) == num_hooks
+        graphs.switch([])
 
 
 def test_padded_outputs_are_the_same(ready):

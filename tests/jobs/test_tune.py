@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from profiler_job.__main__ import app
+from profiler_job.jobs.cli.tune_command import ask_of_code, name_changes
 from profiler_job.jobs.contract.changes import LABELS, TRIABLE, ChangeSetError, RefusalCode, parse_changes
 from profiler_job.jobs.contract.exit_codes import ExitCode
-from profiler_job.jobs.contract.tuning import NoLossCode, Outcome, read_tuning
+from profiler_job.jobs.contract.tuning import BaseStep, NoLossCode, Outcome, Tuning, read_tuning
 from tests.jobs.conftest import ROOT
 from tests.waiting import HANGS_S, eventually
 from tests.without_compiler import WITHOUT_COMPILER
@@ -117,6 +118,7 @@ def test_the_best_order_is_found_measured_and_confirmed(tune, tmp_path):
     assert first.ratio_before.times_as_fast > 2 and winner.ratio_before.times_as_fast > 1.1
     assert winner.ratio_base.times_as_fast > 3
     assert tuning.is_complete and tuning.base.step_ns > 40e6 > 30e6 > winner.step_ns
+    assert not tuning.base.keeps_gradients
     assert winner.losses.reason is None and 0 < winner.losses.largest < 0.05 and winner.losses.repeated == 0.0
     assert first.losses.reason is None and 0 < first.losses.largest < 0.05 and first.losses.num == 13
     assert len(tuning.confirmation.base_ns) == len(tuning.confirmation.winner_ns) >= 2
@@ -178,7 +180,7 @@ def test_larger_micro_batches_are_found_and_compute_the_same(tune, tmp_path, div
     assert (accumulation.rows, accumulation.num_passes, accumulation.factor) == (2, 4, 4)
     assert winner.ratio_before.times_as_fast > 2 and winner.ratio_base.times_as_fast > 8
     assert winner.losses.reason is None and winner.losses.largest < 0.05 and winner.losses.num == 13
-    assert tuning.base.sequences_per_step == 8
+    assert tuning.base.sequences_per_step == 8 and tuning.base.keeps_gradients
     assert "+torch.manual_seed(0); micro_batch_size = 8; accumulation_steps = 1" in tuning.patch.diff
 
 
@@ -322,6 +324,16 @@ def test_numbers_that_are_none_are_refused(option, value, tmp_path, monkeypatch)
 
 def test_changes_are_given_in_any_order():
     assert parse_changes(["fused_adamw,bf16", "bf16"]) == parse_changes(["bf16", "fused_adamw"])
+
+
+@pytest.mark.parametrize("keeps_gradients", [True, False])
+def test_what_is_known_of_gradients_reaches_the_patch(tmp_path, keeps_gradients):
+    base = BaseStep(step_ns=1e6, is_compiled=True, keeps_gradients=keeps_gradients)
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nmodel = torch.compile(torch.nn.Linear(8, 8))\nmodel(1).mean().backward()\n")
+    tuning = Tuning(name="t", budget_s=1.0, command=("python", "train.py"), script=str(script), base=base)
+    made = ask_of_code("make", tuning.script, *name_changes(tuning, ["cuda_graphs"]))
+    assert made["is_full"] and ("register_hook" in made["diff"]) == keeps_gradients
 
 
 def test_a_script_of_several_machines_is_not_tuned(tmp_path, monkeypatch):
