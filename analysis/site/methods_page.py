@@ -131,8 +131,9 @@ def _summarize_repetition(repeated: Mapping[str, Any]) -> dict[str, Any]:
     far = kernels[~kernels["within"]]
     return {
         "rows": rows,
-        "num_sweeps": len(repeated["recordings"]),
-        "num_steps": len(kernels),
+        "num_recordings": len(repeated["recordings"]),
+        "num_sweeps": len({each["sweep"] for each in repeated["recordings"]}),
+        "num_steps": kernels["run_id"].nunique(),
         "gpus": sorted({each["gpu"] for each in repeated["recordings"]}),
         "num_ratios": len(ratios),
         "num_meeting": int(ratios["do_meet"].sum()),

@@ -88,11 +88,12 @@ def test_the_methods_page_counts_what_repeats():
     repeated = json.loads((DATA / "benchmarks" / "repeated.json").read_text())
     counted = _summarize_repetition(repeated)
     assert [(row["most"], row["within"], row["of"]) for row in counted["rows"]] == [
-        (0.06, 3, 5),
-        (0.03, 6, 7),
-        (0.015, 18, 21),
+        (0.06, 6, 8),
+        (0.03, 9, 11),
+        (0.015, 26, 32),
     ]
-    assert counted["num_meeting"] == counted["num_ratios"] == 12 and counted["num_two_speeds"] == 2
-    assert counted["power_w"] == (697, 703) and _summarize_repetition({}) == {}
+    assert counted["num_meeting"] == counted["num_ratios"] == 19 and counted["num_two_speeds"] == 2
+    assert (counted["num_recordings"], counted["num_sweeps"], counted["num_steps"]) == (5, 4, 25)
+    assert counted["power_w"] == (684, 710) and _summarize_repetition({}) == {}
     cool = repeated | {"kernels": [row | {"is_capped": False} for row in repeated["kernels"]]}
     assert _summarize_repetition(cool)["power_w"] is None, "another cause is not known"
