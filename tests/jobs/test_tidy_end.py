@@ -111,6 +111,16 @@ def test_ctrl_c_ends_the_program_quietly_while_it_imports(module, entry):
     assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT) and (done.stdout, done.stderr) == ("", "")
 
 
+def test_a_crash_in_native_code_says_where():
+    body = (
+        "import profiler_job.jobs.cli.status_command as status\n"
+        "def crash(*arguments):\n    os.kill(os.getpid(), signal.SIGSEGV)\n    time.sleep(20)\n"
+        f"status.choose_runs = crash\nsys.argv = ['profiler-job', 'status']\n{INSTALLED}"
+    )
+    done = run_program(body, signal.SIGSEGV)
+    assert done.returncode == -signal.SIGSEGV and "in crash" in done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", ENDING)
 def test_a_plan_ends_whenever_the_signal_comes(number):

@@ -10,6 +10,8 @@ COPIES = json.loads((DATA / "benchmarks" / "tuned_copies.json").read_text())
 TESTED = (DATA.parent / "guide" / "tested.md").read_text()
 BY_GPU, BY_CPU = 0.05, 0.10
 """By how much a copy that runs alone may differ, where the GPU or the CPU limits it."""
+
+
 def measure_distance(copy):
     return abs(copy["pairs"]["times_as_fast"] / copy["said"]["times_as_fast"] - 1)
 
