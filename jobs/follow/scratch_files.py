@@ -35,6 +35,9 @@ WHOLE = (
     ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
 )
 """Methods that save folders. They do nothing: half of a folder would be resumed from, and old ones be removed."""
+LARGEST_COPY = 2**30
+"""Bytes of a file that is copied before it is changed. Data that is only read may be opened so, too, as
+`numpy.memmap` does by default."""
 PATHS = (str, bytes, os.PathLike)
 Call = Callable[..., Any]
 
@@ -60,10 +63,11 @@ class ScratchFiles:
                 wrap(holder, "serialize_file", self.save)
                 wrap(holder, "safe_open", self.read)
         wrap(builtins, "open", self.open)
+        wrap(os, "open", self.open_descriptor)
         setattr(io, "open", builtins.open)  # noqa: B010 mypy takes both for final
         of_os: dict[str, Call] = {"unlink": self.remove, "remove": self.remove, "mkdir": self.make_folder}
         of_os |= {"rename": self.move, "replace": self.move, "link": self.link, "symlink": self.link}
-        for name, around in {**dict.fromkeys(READING, self.read), **of_os}.items():
+        for name, around in {**dict.fromkeys(READING, self.read), **of_os, "truncate": self.change}.items():
             plain = getattr(os, name)
             wrap(os, name, around)
             for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
@@ -114,9 +118,31 @@ class ScratchFiles:
 
     def open(self, called: Call, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         kept = self.find(file, options)
-        if kept is file and {*mode} & {*"wa"} and isinstance(file, PATHS) and not options.get("opener"):
-            kept = self.make_copy(file) if self.is_old(file) or os.fsdecode(file).endswith(ENDINGS) else file
+        if kept is file and {*mode} & {*"wa+"} and isinstance(file, PATHS) and not options.get("opener"):
+            if "r" in mode:
+                kept = self.copy_old(file)
+            elif self.is_old(file) or os.fsdecode(file).endswith(ENDINGS):
+                kept = self.make_copy(file)
         return called(kept, mode, *args, **options)
+
+    def open_descriptor(self, called: Call, path: Any, flags: int, *args: Any, **options: Any) -> int:
+        kept = self.find(path, options)
+        is_written = flags & (os.O_WRONLY | os.O_RDWR) and options.get("dir_fd") is None
+        if kept is path and is_written and self.is_old(path):
+            kept = self.make_copy(path) if flags & os.O_TRUNC else self.copy_old(path)
+            flags |= os.O_CREAT
+        return int(called(kept, flags, *args, **options))
+
+    def change(self, called: Call, path: Any, *args: Any) -> None:
+        kept = self.find(path, {})
+        called(self.copy_old(path) if kept is path else kept, *args)
+
+    def copy_old(self, file: Any) -> Any:
+        """Return the scratch copy of a file that is about to be changed, with what it holds, if it is an old one."""
+        if not self.is_old(file) or self.stat(file).st_size > LARGEST_COPY:
+            return file
+        shutil.copyfile(file, copy := self.make_copy(file))
+        return copy
 
     def remove(self, called: Call, path: Any, **options: Any) -> None:
         kept = self.find(path, options)

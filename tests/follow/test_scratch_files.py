@@ -99,6 +99,23 @@ print("more", file=open("out/text.json", "a"), flush=True)
 print("lines", file=open("out/text.json", "a"), flush=True)
 assert open("out/text.json").read() == "more\\nlines\\n"
 """,
+    "changed": """
+with open("out/text.json", "r+") as file:
+    file.write("n")
+descriptor = os.open("out/text.json", os.O_WRONLY | os.O_APPEND)
+os.write(descriptor, b"er")
+os.close(descriptor)
+assert open("out/text.json").read() == "nlder"
+os.truncate("out/text.json", 1)
+assert open("out/text.json").read() == "n"
+""",
+    "descriptors": """
+descriptor = os.open("out/text.json", os.O_WRONLY | os.O_TRUNC)
+os.write(descriptor, b"new")
+os.close(descriptor)
+assert open("out/text.json").read() == "new"
+""",
+    "truncated": "os.truncate('out/text.json', 1); assert open('out/text.json').read() == 'o'",
     "folder_moved": "os.rename('out', 'before'); os.makedirs('out'); torch.save(new, 'out/old.pt')",
     "linked": """
 for link in (os.symlink, os.link):
