@@ -375,15 +375,14 @@ class _Page:
     def strips(self, key: str, title: str, drawn: strip.Strip | strip.StepLanes | strip.Lanes) -> Markup:
         """Lanes of a timeline: a picture, a file of its own, and on the site a figure. title: Markdown that is HTML,
         too."""
-        phases = drawn.phases if isinstance(drawn, strip.StepLanes) else []
+        phases = [f"{name} phase" for name in drawn.phases] if isinstance(drawn, strip.StepLanes) else []
         entries = [svg_files.Entry(name, f"series-{at % strip.NUM_SERIES}") for at, name in enumerate(phases)]
         entries += self._list_families(drawn.families)
         has_waits = not isinstance(drawn, strip.Lanes)  # of ranks, a lane may be empty while another is not
-        entries += [svg_files.Entry(strip.WAITS, strip.WAIT_COLOUR)] * has_waits
+        entries += [svg_files.Entry(strip.WAITS, strip.WAIT_LINES, is_hollow=True)] * has_waits
         link = self._write_picture(key, strip.stack(drawn.lanes), entries)
         take_along = tables.to_take_along(key, "", self.root)
-        waits = [(strip.WAITS, Markup(strip.WAIT_COLOUR))] * has_waits
-        extra = {"phases": phases, "waits": waits, "take_along": take_along}
+        extra = {"phases": phases, "waits": [strip.WAITS] * has_waits, "take_along": take_along}
         html = self.render_part("strips.html", key=key, title=title, drawn=drawn, **extra)
         shown = Markup("**{title}** · [SVG]({link})\n\n![{title}]({link})").format(title=title, link=Markup(link))
         return self._add_figure(link, shown, html)
