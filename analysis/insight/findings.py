@@ -276,7 +276,7 @@ def find_in_kernels(
     optimizer, more = _find_per_tensor(phase, num_updates, names)
     optimizer &= ~attention
     if optimizer.any():
-        yield names.make_finding("per_tensor_optimizer", optimizer, more)
+        yield names.make_finding("per_tensor_optimizer", optimizer, more if num_steps == 1 else "")
     others = ~(attention | optimizer)
     kinds = np.array([_classify_kernel(name, known) for name, known in zip(names.names, names.classes)], object)
     for kind in sorted(set(kinds) - {""}):

@@ -293,11 +293,9 @@ def _step_times(by: list[str], measured: pd.DataFrame, state: str, key: str = "t
     rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
     rows["scope"] = rows["scope"].map(parts)
     idle = steps["idle_ns"] / steps["timer_ns"]
-    where = " in the sessions of this study" if key == "times" else ""
+    where = ", in this study" if key == "times" else ""
     title = (
-        f"The GPU waits for the CPU {format_percent_span(idle)} of an unprofiled training step{where}"
-        if len(steps)
-        else "A training step"
+        f"The GPU waits {format_percent_span(idle)} of an unprofiled step{where}" if len(steps) else "A training step"
     )
     options: dict[str, Any] = {"order": list(parts.values()), "by": [*by, "compile"]}
     bases = steps[steps["compile"] == OFF].set_index(by)["timer_ns"]
