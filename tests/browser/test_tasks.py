@@ -187,7 +187,7 @@ def say_warm_up() -> list[str]:
 
 def say_checked() -> list[str]:
     finished = [(table(folder.name, "runs")["status"] == "ok").sum() for folder in RECORDINGS]
-    return [f"checks of {sum(finished)} runs hold"]
+    return [f"checks of {sum(finished)} finished runs hold"]
 
 
 def say_profile() -> list[str]:
