@@ -225,7 +225,8 @@ def _differs(name: str, first: pd.DataFrame, second: pd.DataFrame) -> bool:
 def _pair_values(name: str, first: pd.DataFrame, second: pd.DataFrame) -> tuple[str, str]:
     """Return the one value of an axis on each side, as sweeps and JSON have it; `eager` for its older name."""
     values = (runs[name].iloc[0] for runs in (first, second))
-    before, after = (str(value if name == "compile" else find_value_label(name, value)) for value in values)
+    has_label = name not in ("compile", "precision")
+    before, after = (str(find_value_label(name, value) if has_label else value) for value in values)
     return before, after
 
 

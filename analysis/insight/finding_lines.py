@@ -21,14 +21,17 @@ _ITEM = re.compile(r"(.+): (\d+ in [\d.,]+ \S+)")
 
 
 def describe_findings(table: pd.DataFrame) -> list[str]:
-    """Format a sentence for each of the findings that take most time, MOST at most, with its numbers and evidence."""
+    """Format a sentence for each of the findings that take most time, MOST at most, with its numbers and evidence. If
+    the table has num_steps, as `run_limit.find` gives it, numbers are of one step."""
     lines: list[str] = []
     for finding in table[table["kind"].isin(list(SENTENCES))].head(MOST).itertuples():
         if len(lines) >= LEAST and finding.share < LEAST_SHARE:
             continue
-        values = {"time": format_time(finding.time_ns), "share": format_cell("share", finding.share)}
+        num_steps = getattr(finding, "num_steps", None)
+        time = format_time(finding.time_ns / (num_steps or 1)) + " a step" * (num_steps is not None)
+        values = {"time": time, "share": format_cell("share", finding.share)}
         nouns = ("kernel", "operation", "call", "break", "collection")
-        values |= {f"{noun}s": format_count(finding.count, noun) for noun in nouns}
+        values |= {f"{noun}s": format_count(max(round(finding.count / (num_steps or 1)), 1), noun) for noun in nouns}
         evidence = f" ({_shorten_evidence(make_printable(finding.evidence))})" if finding.evidence else ""
         lines.append(f"{SENTENCES[finding.kind].format(**values)}{evidence}")
     return lines

@@ -191,23 +191,29 @@ def make_findings_table(findings: Iterable[Finding]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
-def _format_item(name: str, count: int, ns: float) -> str:
-    return f"{name}: {count} in {format_time(ns)}"
+def _format_item(name: str, count: int, ns: float, num_steps: int = 1) -> str:
+    """Format how often something ran and for how long, in one of num_steps steps in the mean."""
+    return f"{name}: {_format_mean(count, num_steps)} in {format_time(ns / num_steps)}"
 
 
-def _format_largest(names: list[str], calls: np.ndarray, time: np.ndarray) -> str:
+def _format_mean(count: int, num_steps: int) -> str:
+    return str(count) if num_steps == 1 else format_quantity("count", count / num_steps)
+
+
+def _format_largest(names: list[str], calls: np.ndarray, time: np.ndarray, num_steps: int = 1) -> str:
     least = _LEAST_OF_FINDING * time.sum()
     most = [i for i in np.argsort(-time, kind="stable")[:_TOP] if calls[i] and time[i] >= least]
-    return "; ".join(_format_item(shorten(names[i]), calls[i], time[i]) for i in most)
+    return "; ".join(_format_item(shorten(names[i]), calls[i], time[i], num_steps) for i in most)
 
 
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 
 class KernelNames:
-    """The distinct kernel names of a capture, each classified once."""
+    """The distinct kernel names of a capture, each classified once. num_steps: so many steps are one in evidence."""
 
-    def __init__(self, kernels: pd.DataFrame, taxonomy: Taxonomy):
+    def __init__(self, kernels: pd.DataFrame, taxonomy: Taxonomy, num_steps: int = 1):
+        self.num_steps = num_steps
         self.names = [str(name) for name in kernels["kernel_name"].cat.categories]
         self.code = kernels["kernel_name"].cat.codes.to_numpy()
         self.duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
@@ -229,7 +235,7 @@ class KernelNames:
     def make_finding(self, kind: str, rows: np.ndarray, more: str = "", launched: np.ndarray | None = None) -> Finding:
         """A finding of the kernels in `rows`. launched: those whose launches go with them; None: the same."""
         calls, time = self.sum_by_name(rows)
-        evidence = "; ".join(filter(None, (_format_largest(self.names, calls, time), more)))
+        evidence = "; ".join(filter(None, (_format_largest(self.names, calls, time, self.num_steps), more)))
         launching_ns = None
         if self.launching is not None:
             launching_ns = int(self.launching[rows if launched is None else launched].sum())
@@ -253,22 +259,24 @@ def measure_launching(kernels: pd.DataFrame) -> np.ndarray | None:
     return launching
 
 
-def find_in_kernels(kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy) -> Iterator[Finding]:
+def find_in_kernels(
+    kernels: pd.DataFrame, phase: pd.Series, num_updates: int, taxonomy: Taxonomy, num_steps: int = 1
+) -> Iterator[Finding]:
     """What kernels tell: kernel_name (categorical), process, device, stream, launch_ns, start_ns, end_ns, by start; the
-    phase of each; num_updates: how many optimizer phases there are."""
+    phase of each; num_updates: how many optimizer phases there are; num_steps: evidence is of one of so many steps."""
     if not len(kernels):
         return
-    names = KernelNames(kernels, taxonomy)
+    names = KernelNames(kernels, taxonomy, num_steps)
     spans = find_attention_spans(kernels, names)
     attention = spans.mark(spans.first, spans.after, len(kernels))
     if attention.any():
-        more = f"between two matmuls: {len(spans.first)} times"
+        more = f"between two matmuls: {_format_mean(len(spans.first), num_steps)} times"
         launched = spans.mark(np.maximum(spans.first - MATMULS, 0), spans.after + MATMULS, len(kernels))
         yield names.make_finding("unfused_attention", attention, more, launched)
     optimizer, more = _find_per_tensor(phase, num_updates, names)
     optimizer &= ~attention
     if optimizer.any():
-        yield names.make_finding("per_tensor_optimizer", optimizer, more)
+        yield names.make_finding("per_tensor_optimizer", optimizer, more if num_steps == 1 else "")
     others = ~(attention | optimizer)
     kinds = np.array([_classify_kernel(name, known) for name, known in zip(names.names, names.classes)], object)
     for kind in sorted(set(kinds) - {""}):
@@ -423,20 +431,21 @@ _COPIES = {
 }
 
 
-def find_in_copies(memops: pd.DataFrame, span_ns: int) -> Iterator[Finding]:
-    """What copies and fills tell: operation, bytes, host_memory (categorical), start_ns, end_ns."""
+def find_in_copies(memops: pd.DataFrame, span_ns: int, num_steps: int = 1) -> Iterator[Finding]:
+    """What copies and fills tell: operation, bytes, host_memory (categorical), start_ns, end_ns. num_steps: as in
+    `find_in_kernels`."""
     duration = (memops["end_ns"] - memops["start_ns"]).to_numpy()
     for kind, operations in _COPIES.items():
         rows = memops["operation"].isin(operations).to_numpy()
         if not rows.any():
             continue
         host = memops["host_memory"][rows]
-        evidence = [f"moved: {format_size(memops['bytes'][rows].sum())}"] if kind != "memsets" else []
+        evidence = [f"moved: {format_size(memops['bytes'][rows].sum() / num_steps)}"] if kind != "memsets" else []
         for memory in [category for category in host.cat.categories if category]:
             of_memory = (host == memory).to_numpy()
             time = duration[rows][of_memory].sum()
             if of_memory.any() and time >= _LEAST_OF_FINDING * duration[rows].sum():
-                evidence.append(_format_item(f"{memory} host memory", of_memory.sum(), time))
+                evidence.append(_format_item(f"{memory} host memory", of_memory.sum(), time, num_steps))
         yield Finding(kind, int(duration[rows].sum()), span_ns, GPU_SPAN, int(rows.sum()), "; ".join(evidence))
 
 

@@ -45,9 +45,10 @@ def split_steps(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
 
 @measure_by_run
 def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
-    """What stands out in the measured steps of each run, all of them together: run_id and the columns of
-    `findings.COLUMNS`."""
+    """What stands out in the measured steps of each run, all of them together: run_id, the columns of
+    `findings.COLUMNS` and num_steps, how many these are. The evidence is of one step, in the mean."""
     tables = []
+    num_steps = kernel_time.num_profiled_steps(kernels)
     for run_id, (of_kernels, of_memops) in _runs(kernels, memops):
         spans = _operations(of_kernels, of_memops).groupby([*GPU, "step"]).agg({"start_ns": "min", "end_ns": "max"})
         span_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
@@ -57,12 +58,12 @@ def find(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
         of_memops = of_memops.assign(host_memory=pd.Categorical([""] * len(of_memops)))
         table = findings.make_findings_table(
             [
-                *findings.find_in_kernels(launched, launched["phase"], num_updates, BUILT_IN),
-                *findings.find_in_copies(of_memops, span_ns),
+                *findings.find_in_kernels(launched, launched["phase"], num_updates, BUILT_IN, int(num_steps[run_id])),
+                *findings.find_in_copies(of_memops, span_ns, int(num_steps[run_id])),
             ]
         )
-        tables.append(table.assign(run_id=run_id))
-    columns = ["run_id", *findings.COLUMNS]
+        tables.append(table.assign(run_id=run_id, num_steps=int(num_steps[run_id])))
+    columns = ["run_id", *findings.COLUMNS, "num_steps"]
     return pd.concat(tables, ignore_index=True)[columns] if tables else pd.DataFrame(columns=columns)
 
 

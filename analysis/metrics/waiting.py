@@ -21,8 +21,27 @@ import pandas as pd
 from profiler_job.analysis.metrics import differences, queue, timing
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.recording.run_table import keep_runs
+from profiler_job.jobs.contract import ranges
 
 CAUSES = ("launch", "boundary", "data")
+
+
+def measure_cpu_shares(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
+    """Measure the part of each unprofiled time in which the GPU waits for the CPU: all that it is not busy. Every page
+    that says how long a GPU waits says this, or names what else it means: a cause, or the step under nsys.
+
+    Columns: those of `timing.host_times` (timer_ns and its spread), busy_share and cpu_share (parts of timer_ns).
+    """
+    busy = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
+    table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
+    table["busy_share"] = timing.busy_share(table, kernels)
+    return table.drop(columns="busy_ns").assign(cpu_share=(1 - table["busy_share"]).clip(lower=0))
+
+
+def measure_step_shares(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.Series:
+    """Measure the cpu_share of the whole step of each timed and profiled run, by run_id."""
+    shares = measure_cpu_shares(steps, kernels, memops)
+    return shares[shares["phase"] == ranges.STEP].set_index("run_id")["cpu_share"]
 
 
 def launch_waits(
@@ -35,14 +54,12 @@ def launch_waits(
     wide for a time without any waiting, so that it is distinguished from no waiting (if no band is known: more than
     the range of the timed steps).
     """
-    busy = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
-    table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])
-    table["busy_share"] = timing.busy_share(table, kernels)
+    table = measure_cpu_shares(steps, kernels, memops)
     table = table.merge(queue.idle_causes(kernels, memops, steps), on=["run_id", "phase"])
     under_nsys = table[["launch_ns", "boundary_ns", "own_ns"]].sum(axis=1)
     for cause in CAUSES:
         part = (table[f"{cause}_ns"] / under_nsys).fillna(0.0)
-        table[f"{cause}_wait"] = (1 - table["busy_share"]).clip(lower=0) * part
+        table[f"{cause}_wait"] = table["cpu_share"] * part
     table["launch_wait_ns"] = table["launch_wait"] * table["timer_ns"]
     table["waits"] = is_beyond_noise(table, band)
     return table[["run_id", "phase", "busy_share", *(f"{cause}_wait" for cause in CAUSES), "launch_wait_ns", "waits"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler_job.analysis.metrics import gpu_samples, run_grid, timing, utilisation
+from profiler_job.analysis.metrics import gpu_samples, run_grid, timing, utilisation, waiting
 from profiler_job.analysis.metrics.differences import Band
 from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.pages.case_columns import COUNTS
@@ -209,10 +209,7 @@ def _rows(part: Part) -> pd.DataFrame:
     rows["step_ns"] = rows["run_id"].map(wall[wall["phase"] == ranges.STEP].set_index("run_id")["step_ns"])
     rows["tokens_per_s"] = run_grid.tokens_per_s(runs, rows["step_ns"])
     rows["mfu"] = [utilisation.mfu(run, step) for (_, run), step in zip(runs.iterrows(), rows["step_ns"], strict=True)]
-    gpu = timing.gpu_times(rec.kernels, rec.memops)
-    busy = gpu[gpu["phase"] == ranges.STEP].groupby("run_id")["busy_ns"].median()
-    rows["busy_ns"] = rows["run_id"].map(busy)
-    rows["idle_share"] = (1 - timing.busy_share(rows, rec.kernels, wall="step_ns")).clip(lower=0)
+    rows["idle_share"] = rows["run_id"].map(waiting.measure_step_shares(rec.steps, rec.kernels, rec.memops))
     rows["cost"] = _price_tokens(runs, rows["tokens_per_s"])
     rows["joules"] = rows["run_id"].map(part.machine_values.set_index("run_id")["joules"])
     numbers = [column.key for column in METRICS]
@@ -225,4 +222,4 @@ def _rows(part: Part) -> pd.DataFrame:
         rows["recording"] = [f"{part.name} {number}" for number in rows["repeat"]]
     rows["size_leads_to"] = [part.run_pages[run] for run in measured_at]
     rows[ANCHOR] = [anchor_of(part.name, run) for run in rows["run_id"]]
-    return rows.drop(columns="busy_ns")
+    return rows

@@ -25,7 +25,6 @@ from profiler_job.jobs.contract.quantities import (
     format_quantity,
     format_rounded,
     format_share,
-    format_shares,
     format_time,
 )
 
@@ -132,7 +131,7 @@ def _stacked(
         for a, f, s in zip(data["label"], data["family"], data["share"], strict=True)
     ]
     room = (0.06 if width > 500 else 0.11) * full
-    shown = [f"{ms:,.0f}" for ms in data["share"]] if in_ms else _round_shares(data)
+    shown = [f"{size:,.0f}" if in_ms else format_share(size, 0).removesuffix("%") for size in data["share"]]
     data["text"] = [number if share >= room else "" for number, share in zip(shown, data["share"])]
     colours = alt.Scale(domain=list(order), range=[drawing[f"--family-{family}"] for family in order])
     y = alt.Y(
@@ -166,14 +165,6 @@ def _stacked(
         color=alt.Color("family:N", scale=on_colours, legend=None),
     )
     return alt.LayerChart(layer=[bars, text], resolve=alt.Resolve(scale=alt.ScaleResolveMap(color="independent")))
-
-
-def _round_shares(data: pd.DataFrame) -> list[str]:
-    """The percents of each row, those of a `label` adding up."""
-    shown = pd.Series("", index=data.index)
-    for _, shares in data.groupby("label", sort=False)["share"]:
-        shown[shares.index] = [share.removesuffix("%") for share in format_shares(shares.tolist())]
-    return [*shown]
 
 
 def grouped_bars(
@@ -231,7 +222,7 @@ def stacked_parts(
 ) -> alt.LayerChart:
     """One bar per case of the `value` of each `scope`, bytes in GiB, ns in ms and parts in percent of `part_of`, and a
     named line at each of `limits` (in the unit of the rows, by name). colours: variables, without dashes in front, in
-    the order of the scopes, of other colours than those of series."""
+    the order of the scopes; without them the scopes have the colours of series."""
     if part_of:
         factor, unit = 0.01, f"% of {part_of}"
     else:

@@ -26,6 +26,10 @@ CHARACTER = 6.7
 DRAWN = 0.001
 """Smaller shares than this would be thinner than the gap between two segments: their rows name them."""
 
+LEFT = {"orient": "left", "titlePadding": 10}
+"""Of an axis at the left: a reader's font may be wider than the one that its labels were measured in, too, and they
+would meet the title."""
+
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -158,7 +162,7 @@ def log_axis(
             ticks = ticks[::2]
         if len(ticks) <= 2:
             ticks = _choose_even_ticks(low, high, most, least_gap) or ticks
-    axis = value_axis(drawing, "~g", most).to_dict() | {"orient": orient}
+    axis = value_axis(drawing, "~g", most).to_dict() | (LEFT if orient == "left" else {"orient": orient})
     return alt.Axis(
         **axis | ({"values": ticks, "tickCount": len(ticks)} if len(ticks) > (1 if least_gap else 2) else {})
     )

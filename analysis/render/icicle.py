@@ -31,7 +31,7 @@ COLOURS = {
     "elementwise": "family-elementwise",
     "copy": "family-copy",
     "optimizer": "family-optimizer",
-    "other": "ici-other",
+    "other": "family-other",
     "communication": "family-communication",
     WAIT: "ici-wait",
 }
@@ -64,7 +64,8 @@ STYLE = (
         for kind, colour in COLOURS.items()
         if kind != WAIT
     )
-    + ".ici text.wait{fill:var(--on-ici-wait)}.ici .hatch{stroke:var(--ici-hatch)}"
+    + ".ici text.wait{fill:var(--on-ici-wait);paint-order:stroke;stroke:var(--ici-wait);stroke-width:4px}"
+    ".ici .hatch{stroke:var(--ici-hatch)}"
     ".ici .ground{fill:var(--ici-wait);stroke:none}.ici .u{font-size:11px;writing-mode:vertical-rl}"
     ".ici .u{transform-box:fill-box;transform-origin:center;transform:rotate(180deg)}"
     ".ici .N{display:none}"

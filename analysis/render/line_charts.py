@@ -7,7 +7,16 @@ from typing import Any, Literal
 import altair as alt
 import pandas as pd
 
-from profiler_job.analysis.render.chart_parts import FAINT, LABEL_SLACK, RULE, TEXT, Drawing, log_axis, value_axis
+from profiler_job.analysis.render.chart_parts import (
+    FAINT,
+    LABEL_SLACK,
+    LEFT,
+    RULE,
+    TEXT,
+    Drawing,
+    log_axis,
+    value_axis,
+)
 from profiler_job.jobs.contract.quantities import Kind, format_quantity, format_share
 
 
@@ -95,7 +104,7 @@ def traces(
     data = rows[["series", "x", "y"]].assign(line=rows["line"] if "line" in rows else rows["series"])
     colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
     below = value_axis(drawing, ",.3~f", 4 if width < 500 else 8).to_dict() | {"orient": "bottom"}
-    left = alt.Axis(**value_axis(drawing, ",.3~f", 5).to_dict() | {"orient": "left"})
+    left = alt.Axis(**value_axis(drawing, ",.3~f", 5).to_dict() | LEFT)
     scale = alt.Scale(domainMin=0)
     if log:
         low, high = data["y"].min() / 1.15, data["y"].max() * 1.15

@@ -10,7 +10,7 @@ from profiler_job.analysis.render import pipe_tables, tables, text
 from profiler_job.analysis.render.answer import Table
 from profiler_job.analysis.render.state_switch import draw_switch
 from profiler_job.jobs.contract.axes import find_default, find_value_label
-from profiler_job.jobs.contract.quantities import format_shares
+from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 PANEL = ["precision", "compile", "attention"]
@@ -106,7 +106,7 @@ def _cell(row: dict[str, Any] | None, root: str) -> Markup:
         return Markup('<td class="{}">{}</td>').format(kind, text.escape(_explain_unknown(row)))
     is_either = limit.startswith("either ")
     words = text.escape("either" if is_either else limit)  # as narrow as the others
-    shares = format_shares([row[column] / row["timer_ns"] for column in PARTS.values()])
+    shares = [format_share(row[column] / row["timer_ns"], 0) for column in PARTS.values()]
     parts = ", ".join(f"{name} {share}" for name, share in zip(PARTS, shares) if share != "0%")
     title = f"{text.name_model_of(row)} · {row['context_length']:,}: {f'{limit}: ' * is_either}{parts} of the step"
     if row["leads_to"]:

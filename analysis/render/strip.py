@@ -68,8 +68,9 @@ class StepLanes(NamedTuple):
     lanes: list[Lane]
 
 
-WAIT_COLOUR = "ici-wait"
-"""Variable of the colour of waiting, as in the icicle of a step."""
+WAIT_COLOUR, WAIT_LINES = "ici-wait", "ici-hatch"
+"""Variables of the colours of waiting, as in the icicle of a step: the ground, and the lines that are seen on a page of
+nearly the same colour."""
 WAITS = "GPU waits"
 COMMUNICATION = "communication"
 """Key of a family: pictures know families by keys and labels alone."""

@@ -136,7 +136,7 @@ def choose_manifest(joined: dict[str, Any], run_ids: set[str]) -> dict[str, Any]
     parts: list[dict[str, Any]] = joined.get(PARTS, [joined])
     used = [part for part in parts if run_ids & {run["run_id"] for run in part.get("runs", ())}] or parts
     name = ", ".join(str(part.get("name", "")) for part in used)
-    return used[-1] | {"name": name, "calibration": joined.get("calibration", [])}
+    return used[-1] | {"name": name, "calibration": joined.get("calibration", []), PARTS: used}
 
 
 def name_recordings(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, store.Recording]:

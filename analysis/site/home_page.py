@@ -77,9 +77,9 @@ def write_home(
         models = unmeasured_cases.list_models(cases, pages["is_training"])
         pages["picker"] = _describe_picker(cases, first, models)
         _write_unmeasured(site, cases, models, screens, pages["is_training"])
-        version = name_recordings_of(first, recordings)
-        site, pages["version"] = replace(site, recording=version), version
-    pages = {"picker": None, "states": [], "shown": "", "version": None} | pages
+        pages["versions"] = name_recordings_of(first, recordings)
+        site = replace(site, recording=join_versions(pages["versions"]))
+    pages = {"picker": None, "states": [], "shown": "", "versions": []} | pages
     site.write("index.md", "home.md", recorded, **pages)
     words = pages["picker"]["words"] if pages["picker"] else ""
     extra = {"shown": pages["shown"], "words": words, "compiled": None}
@@ -90,13 +90,13 @@ def write_home(
     write_topic(site, ANATOMY, "anatomy.md", members, names, states=states, **extra)
 
 
-def name_recordings_of(case: HomeCase, recordings: Sequence[store.Recording]) -> dict[str, str]:
-    """Name the recordings whose runs a case shows, as `describe_version` does."""
+def name_recordings_of(case: HomeCase, recordings: Sequence[store.Recording]) -> list[dict[str, str]]:
+    """Name the recordings whose runs a case shows, each as `describe_version` does."""
     ids: dict[int, set[str]] = {}
     for number, run_id in case.runs.values():
         ids.setdefault(number, set()).add(run_id)
     of_runs = [choose_manifest(recordings[number].manifest, run_ids) for number, run_ids in ids.items()]
-    return join_versions([describe_version(manifest) for manifest in of_runs])
+    return [describe_version(manifest) for manifest in of_runs]
 
 
 def _describe_screens(
@@ -178,7 +178,7 @@ def _write_unmeasured(
     is_training: bool,
 ) -> None:
     """Write a script with all that can be chosen and was not measured: by its values, the place of the nearest case in
-    the picker's list, and what is said of it, as HTML."""
+    the picker's list, and a note on it, as HTML."""
     places = {case.at: place for place, case in enumerate(cases)}
     notes = {}
     for case in unmeasured_cases.list_unmeasured(cases, models, is_training):

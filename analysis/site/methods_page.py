@@ -48,9 +48,11 @@ def write_methods(
     price: telemetry.Price | None,
     sections: Sequence[TrustSection] = (),
     repeated: Mapping[str, Any] = NO_REPETITION,
+    losses: store.Recording | None = None,
 ) -> None:
     """Write the page, and those on environment and telemetry. sections: of other pages, which come first. checked: the
-    reconciliation. repeated: how far recordings on another machine are (site/data/benchmarks/repeated.json)."""
+    reconciliation. repeated: how far recordings on another machine are (site/data/benchmarks/repeated.json). losses:
+    the recording of the study LOSSES, whose steps are not timed."""
     measured_in = describe_conditions(rec)
     of_place = environment.answer(rec.runs, rec.manifest, rec.processes, rec.telemetry)
     site.write("report/environment.md", "environment.md", of_place)
@@ -72,13 +74,15 @@ def write_methods(
             {"title": section.title, "slug": section.slug, "markdown": Markup(section.part.markdown)}
             for section in sections
         ],
-        **_constants(rec, studies),
+        **_constants(rec, studies, losses),
         repeated=_summarize_repetition(repeated),
         **measured_in,
     )
 
 
-def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> dict[str, Any]:
+def _constants(
+    rec: store.Recording, studies: Mapping[str, store.Recording], losses: store.Recording | None
+) -> dict[str, Any]:
     """For the methods page: numbers of steps and processes, lowest and highest, thresholds, and what is seen of the two
     clocks."""
     ok = run_grid.select_measured_runs(rec.runs)
@@ -86,8 +90,12 @@ def _constants(rec: store.Recording, studies: Mapping[str, store.Recording]) -> 
     names |= {"processes": "processes"}
     steps = {key: (int(ok[name].min()), int(ok[name].max())) if len(ok) else (0, 0) for key, name in names.items()}
     every = [rec, *studies.values()]
+    num_usual, num_timed = _num_usual(rec, every)
+    num_losses = len(run_grid.select_measured_runs(losses.runs)) if losses else 0
     return steps | {
-        "usual": _num_usual(rec, every),
+        "num_usual": num_usual,
+        "num_timed": num_timed,
+        "num_finished": num_timed + num_losses,
         "profiler": _profiler(every),
         "clock": timing.clock_lead(rec.kernels),
         "spread": _summarize_spreads(every),

@@ -1,6 +1,6 @@
 """What several kinds of pages need: questions asked of a recording, sites, paths and conditions of pages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from profiler_job.analysis.reference import kernel_families
 from profiler_job.analysis.render.answer import Answer, assemble
 from profiler_job.analysis.render.tables import page_of_run
 from profiler_job.analysis.render.text import file_name, name_model_of
+from profiler_job.analysis.site.combine import PARTS
 from profiler_job.analysis.site.site_writer import Site
 from profiler_job.jobs.contract.layout import SCRIPT
 
@@ -33,6 +34,8 @@ def check_recording(rec: store.Recording, studies: Mapping[str, store.Recording]
         rec.runs, rec.steps, rec.kernels, rec.memops, rec.nsys_sums, rec.api, rec.processes, studies
     )
 
+
+BETWEEN_DAYS = " to "
 
 RunPages = Mapping[tuple[str, str], str]
 """Path below docs, without .md, of the page of each run that has one, by run id and start."""
@@ -63,21 +66,33 @@ def name_precisions(rec: store.Recording) -> str:
 
 
 def describe_version(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """What names a recording: its name, its date, and the commit of the program that made it."""
-    date_of = str(manifest.get("recorded_to") or "")[:10]
-    return {"name": str(manifest.get("name") or ""), "date": date_of, "commit": str(manifest.get("commit") or "")}
+    """What names a recording: its name, the days from its first run to its last, and the commit of the program that
+    made it."""
+    if parts := manifest.get(PARTS):
+        return join_versions([describe_version(part) for part in parts])
+    days = [str(manifest.get(end) or "")[:10] for end in ("recorded_from", "recorded_to")]
+    return {
+        "name": str(manifest.get("name") or ""),
+        "date": _join_days(filter(None, days)),
+        "commit": str(manifest.get("commit") or ""),
+    }
 
 
 def join_versions(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Name several recordings, each as `describe_version` does: all names, the last date, and the commit that made all
-    of them, if one did."""
+    """Name several recordings, each as `describe_version` does: all names, the first day and the last, and the commit
+    that made all of them, if one did."""
     names = [name for version in versions for name in version["name"].split(", ") if name]
     commits = {version["commit"] for version in versions}
     return {
         "name": ", ".join(dict.fromkeys(names)),
-        "date": max((version["date"] for version in versions), default=""),
+        "date": _join_days(day for version in versions for day in version["date"].split(BETWEEN_DAYS) if day),
         "commit": commits.pop() if len(commits) == 1 else "",
     }
+
+
+def _join_days(days: Iterable[str]) -> str:
+    ordered = sorted(days)
+    return BETWEEN_DAYS.join(dict.fromkeys((ordered[0], ordered[-1]))) if ordered else ""
 
 
 def name_models(runs: pd.DataFrame) -> dict[str, str]:

@@ -34,7 +34,6 @@ from profiler_job.analysis.site import front_matter, page_figures
 from profiler_job.analysis.site.link_terms import GLOSSARY, link_terms
 from profiler_job.analysis.site.state_figures import show_charts_by_state
 from profiler_job.jobs.contract.axes import AXES, find_value_label, find_value_name
-from profiler_job.jobs.contract.precisions import PRECISIONS
 
 HEADING = re.compile("^# .*\n", re.MULTILINE)
 QUERY = "?of="
@@ -211,12 +210,6 @@ def write_file(target: Path, content: bytes) -> None:
     target.write_bytes(content)
 
 
-def _label_value(axis: str, value: Any) -> str:
-    """The label of an axis's value in a sentence, where a precision has its name: BF16, and no value of an axis."""
-    is_precision = axis == "precision" and value in PRECISIONS
-    return PRECISIONS[value].label if is_precision else str(find_value_label(axis, value))
-
-
 def bullets(findings: str, otherwise: str = NOT_MEASURED) -> Markup:
     """The sentences that hold, one list item each; blank lines between calls dropped."""
     return Markup("\n".join(f"- {line.removeprefix('- ')}" for line in lines(findings)) or otherwise)
@@ -363,7 +356,7 @@ class _Page:
         number = every = text.counted(len(claim.rows), "row")
         if len(shown.rows) < len(claim.rows):
             number = text.count(len(shown.rows)) + Markup(" of ") + number
-        said = findings.plain(words)
+        said = first_sentence(findings.plain(words))  # the page has the others
         html = Markup(
             '<details class="folded"><summary><span class="said">{}</span> <span class="faint">{}</span></summary>\n'
             "{}\n</details>"
@@ -382,15 +375,14 @@ class _Page:
     def strips(self, key: str, title: str, drawn: strip.Strip | strip.StepLanes | strip.Lanes) -> Markup:
         """Lanes of a timeline: a picture, a file of its own, and on the site a figure. title: Markdown that is HTML,
         too."""
-        phases = drawn.phases if isinstance(drawn, strip.StepLanes) else []
+        phases = [f"{name} phase" for name in drawn.phases] if isinstance(drawn, strip.StepLanes) else []
         entries = [svg_files.Entry(name, f"series-{at % strip.NUM_SERIES}") for at, name in enumerate(phases)]
         entries += self._list_families(drawn.families)
         has_waits = not isinstance(drawn, strip.Lanes)  # of ranks, a lane may be empty while another is not
-        entries += [svg_files.Entry(strip.WAITS, strip.WAIT_COLOUR)] * has_waits
+        entries += [svg_files.Entry(strip.WAITS, strip.WAIT_LINES, is_hollow=True)] * has_waits
         link = self._write_picture(key, strip.stack(drawn.lanes), entries)
         take_along = tables.to_take_along(key, "", self.root)
-        waits = [(strip.WAITS, Markup(strip.WAIT_COLOUR))] * has_waits
-        extra = {"phases": phases, "waits": waits, "take_along": take_along}
+        extra = {"phases": phases, "waits": [strip.WAITS] * has_waits, "take_along": take_along}
         html = self.render_part("strips.html", key=key, title=title, drawn=drawn, **extra)
         shown = Markup("**{title}** · [SVG]({link})\n\n![{title}]({link})").format(title=title, link=Markup(link))
         return self._add_figure(link, shown, html)
@@ -593,8 +585,9 @@ class _Page:
     def case(self, row: Mapping[str, Any]) -> Markup:
         """A case in a sentence, linked to its run: small (0.13B) · 128, without parameters once a page has them."""
         shown = [name for name in self.site.case_columns if name in row]
-        words = (self._name_once(str(row[name])) if name == "size" else _label_value(name, row[name]) for name in shown)
-        label = text.inline(" · ".join(words))
+        words = {name: str(find_value_label(name, row[name])) for name in shown}
+        words |= {name: self._name_once(words[name]) for name in shown if name == "size"}
+        label = text.inline(" · ".join(words.values()))
         run = row.get("run_id")
         page = self.site.run_links.get(run, "") if isinstance(run, str) else ""
         return Markup("[{}]({})").format(label, Markup(tables.address(page, self.root, ".md"))) if page else label

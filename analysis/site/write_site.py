@@ -245,7 +245,7 @@ def _draft(
         )
         write_tested(site, measured)
         repeated = read_figures(measured / "repeated.json")
-    write_methods(site, rec, studies, checked, price, trusted, repeated)
+    write_methods(site, rec, studies, checked, price, trusted, repeated, losses)
     write_lists(site, rec, studies, downloads, price)
     write_explore(site, rec, every_study, known, bands)
     if is_script and len(first := _take_runs(helper).first) == 1 and verdict:

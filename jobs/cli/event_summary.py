@@ -12,7 +12,7 @@ from rich.table import Table
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.find_nsys import HOW_TO_INSTALL
 from profiler_job.jobs.contract.printable import make_printable
-from profiler_job.jobs.contract.quantities import format_quantity, format_shares, format_time
+from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
 from profiler_job.jobs.contract.step_limit import (
     CPU,
     DATA,
@@ -110,10 +110,10 @@ def build_phase_table(phases: list[dict[str, Any]], steps_ns: list[float], with_
         table.add_column(heading, justify="right")
     if with_limit:
         table.add_column("limit")
-    shares = format_shares([phase["sum_ns"] / (sum(steps_ns) or 1) for phase in phases], 1)
-    for phase, share in zip(phases, shares):
+    all_ns = sum(steps_ns) or 1
+    for phase in phases:
         limit = [find_limit([phase]).name] if with_limit else []
-        times = (format_time(phase["wall_ns"]), share, format_time(phase["issue_ns"]))
+        times = (format_time(phase["wall_ns"]), format_share(phase["sum_ns"] / all_ns), format_time(phase["issue_ns"]))
         table.add_row(phase["phase"], *times, *limit)
     return table
 
@@ -134,11 +134,9 @@ def build_module_table(rows: Iterable[dict[str, Any]]) -> Table:
     for heading in ("time", "share", "ranges"):
         table.add_column(heading, justify="right")
     others = ranked[MOST_MODULES:]
-    alone_ns = [alone for _, (alone, _) in ranked[:MOST_MODULES]]
-    shares = format_shares([alone / all_ns for alone in (*alone_ns, all_ns - sum(alone_ns))], 1)
-    for ((module, phase), (alone, calls)), share in zip(ranked[:MOST_MODULES], shares):
-        table.add_row(make_printable(module), phase, format_time(alone), share, f"{calls:,}")
+    for (module, phase), (alone, calls) in ranked[:MOST_MODULES]:
+        table.add_row(make_printable(module), phase, format_time(alone), format_share(alone / all_ns), f"{calls:,}")
     if others:
-        alone = all_ns - sum(alone_ns)
-        table.add_row(f"{format_count(len(others), 'other')}", "", format_time(alone), shares[-1], "")
+        alone = sum(alone for _, (alone, _) in others)
+        table.add_row(f"{format_count(len(others), 'other')}", "", format_time(alone), format_share(alone / all_ns), "")
     return table

@@ -151,6 +151,7 @@ class Run(BaseModel):
         Axis(
             order=3,
             label="precision",
+            labels={value: record.label for value, record in PRECISIONS.items()},
             names={value: record.name for value, record in PRECISIONS.items()},
             default=BASE_PRECISION,
             meaning=" | ".join(PRECISIONS),

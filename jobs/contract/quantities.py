@@ -6,7 +6,7 @@ form: the unit of the largest, and decimals that leave three digits to the small
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 Kind = Literal[
@@ -158,29 +158,9 @@ def format_size(num_bytes: float) -> str:
 
 
 def format_share(fraction: float, decimals: int = 1) -> str:
+    """Format a share. Each is rounded by itself, so that it reads alike wherever it appears: the shares of a whole may
+    read as 99% or 101% together."""
     return format_quantity("share", fraction, Form("%", 0.01, decimals))
-
-
-def format_shares(fractions: Sequence[float], decimals: int = 0) -> list[str]:
-    """Format the shares of one whole that are read together, so that they add up as the whole does: 100%.
-
-    Each is rounded to the nearest, if that adds up, with a share that reads as `<1%` for what is missing. Otherwise
-    all are cut, and what is left goes to those with the largest remainders.
-    """
-    unit = 10.0 ** -(decimals + 2)
-    scaled = [fraction / unit for fraction in fractions]
-    num_units = round(sum(scaled))
-    nearest = [math.floor(share + 0.5) for share in scaled]
-    num_tiny = sum(0 < share < 0.5 for share in scaled)
-    if not 0 <= num_units - sum(nearest) <= min(num_tiny, 1):
-        nearest = [math.floor(share) for share in scaled]
-        by_remainder = sorted(range(len(scaled)), key=lambda at: nearest[at] - scaled[at])
-        for at in by_remainder[: num_units - sum(nearest)]:
-            nearest[at] += 1
-    return [
-        format_share(number * unit if number else min(fraction, unit / 4), decimals)
-        for number, fraction in zip(nearest, fractions)
-    ]
 
 
 def format_relative_change(fraction: float) -> str:

@@ -11,7 +11,7 @@ that is MOST_LARGER times another limits the step whatever its interval.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiler_job.jobs.contract.quantities import format_shares, format_time
+from profiler_job.jobs.contract.quantities import format_share, format_time
 
 COMPUTE, MEMORY, COMMUNICATION, CPU = "compute", "memory", "communication", "CPU"
 GPU = "GPU"
@@ -128,8 +128,8 @@ class StepLimit:
         return self.parts.get(name, 0.0) / self.step_ns if self.step_ns else 0.0
 
     def format_shares(self, decimals: int = 1) -> dict[str, str]:
-        """Format the shares of all parts, by name, so that they add up to 100%."""
-        return dict(zip(PARTS, format_shares([self.measure_share(name) for name in PARTS], decimals)))
+        """Format the shares of all parts, by name."""
+        return {name: format_share(self.measure_share(name), decimals) for name in PARTS}
 
 
 def split_time(times: Mapping[str, float]) -> StepLimit:

@@ -60,8 +60,8 @@ def does_idle(kernels: Mapping[str, float] | None, step_ns: float) -> bool:
 def confirm_winner(search: ConfirmedSearch, may_be_bare: bool = True) -> None:
     """Run the winner and the script without changes in processes of their own, and compare losses. These are the result
     if the patch makes the winner, since they are what it gives, or if the CPU limits one of them: what was slowed by
-    the profiler in the process of turns stays slow there, by up to 44%. A winner is taken back if it is no faster in
-    them, if its first loss is another, or if it alone fails or has losses that are not finite; then the step of the
+    the profiler in the process of turns stays slow there, by up to 44%. A winner is taken back if it is not faster
+    in them, if its first loss is another, or if it alone fails or has losses that are not finite; then the step of the
     ladder before it is confirmed. may_be_bare: whether a patch may be tried."""
     tuning = search.tuning
     if not tuning.ladder:
@@ -152,7 +152,7 @@ def note_pairs(tuning: Tuning, pairs: ProcessPairs) -> None:
 
 
 def compare_runs(before: Sequence[VariantRun], after: VariantRun) -> LossDifference:
-    """Compare the losses of a process of a variant with those of processes without changes, of which the second one
+    """Compare the losses of a process of a variant with the losses of processes without changes. The second of these
     shows by how much equal processes differ."""
     runs = [before[0], after, *before[1:2]]
     losses, per_step = [run.losses for run in runs], after.num_losses_per_step

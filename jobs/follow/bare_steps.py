@@ -33,7 +33,7 @@ class BareSteps:
         self.losses, self.num_noted = Losses(copies=True), plan.skip + plan.steps
         self.called: Any = torch.autograd.backward
         self.scale = torch.amp.GradScaler.scale
-        self.num_losses = 0  # of the first num_noted steps, as soon as these have been taken
+        self.num_losses = 0  # in the first num_noted steps; known as soon as these have been taken
         self.running: Steps | None = None
         self.facts: dict[str, Any] = {"seen": 0, "steps": [], "not_applied": {}}
 

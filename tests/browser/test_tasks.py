@@ -81,8 +81,7 @@ def say_step(run: str = OPENING, recording: str = "trained_1") -> list[str]:
     for name in ("kernels", "memops"):
         rows = table(recording, name)
         running += rows[rows["run_id"] == run].groupby("step")["duration_ns"].sum().median()
-    # Of parts that add up to 100%, one may be rounded down.
-    return [f"{wall / 1e6:.3g} ms", f"CPU {int(100 * (1 - running / wall))}%"]
+    return [f"{wall / 1e6:.3g} ms", f"CPU {text.percent(1 - running / wall, 0)}"]
 
 
 def say_what_fits() -> list[str]:
@@ -109,7 +108,8 @@ def say_first_change() -> list[str]:
 
 
 def say_waits() -> list[str]:
-    return [f"idle for {text.percent(1 - busy_ns('compile')[SMALL] / timed('compile')[SMALL], 0)}"]
+    share = 1 - busy_ns("h200-fp32")[SMALL] / timed("h200-fp32")[SMALL]
+    return [f"the GPU waits for the CPU {text.percent(share, 0)}"]
 
 
 def say_forward() -> list[str]:
@@ -187,7 +187,7 @@ def say_warm_up() -> list[str]:
 
 def say_checked() -> list[str]:
     finished = [(table(folder.name, "runs")["status"] == "ok").sum() for folder in RECORDINGS]
-    return [f"checks of {sum(finished)} runs hold"]
+    return [f"checks of {sum(finished)} finished runs hold"]
 
 
 def say_profile() -> list[str]:

@@ -18,7 +18,7 @@ from profiler_job.jobs.contract.quantities import (
     format_quantities,
     format_quantity,
     format_rounded,
-    format_shares,
+    format_share,
     parse_quantity,
 )
 
@@ -170,25 +170,9 @@ def test_no_other_module_scales_a_number_to_print_it():
 
 
 @pytest.mark.parametrize(
-    ("shares", "shown"),
-    [
-        ((0.699, 0.286, 0.015), ["70%", "29%", "1%"]),  # 70, 29 and 2 of home's first figure: 101
-        ((0.334, 0.333, 0.333), ["34%", "33%", "33%"]),
-        ((0.824, 0.174, 0.002), ["82%", "17%", "<1%"]),
-        ((0.996, 0.004), ["100%", "<1%"]),
-        ((0.5, 0.5, 0.0), ["50%", "50%", "0%"]),
-        ((0.3, 0.3), ["30%", "30%"]),  # parts of a whole whose rest is not shown
-    ],
+    ("share", "shown"),
+    [(0.696, "70%"), (0.699, "70%"), (0.286, "29%"), (0.015, "2%"), (0.002, "<1%"), (0.0, "0%"), (0.996, "100%")],
 )
-def test_shares_of_one_whole_add_up(shares, shown):
-    assert format_shares(shares) == shown
-
-
-@given(times=st.lists(st.floats(0, 1e9), min_size=1, max_size=6).filter(sum), decimals=st.sampled_from([0, 1]))
-def test_shares_of_any_whole_add_up_to_100_and_are_off_by_less_than_one_unit(times, decimals):
-    shares = [time / sum(times) for time in times]
-    unit = 10.0**-decimals
-    numbers = [float(text.strip("<%")) * ("<" not in text) for text in format_shares(shares, decimals)]
-    missing = round((100 - sum(numbers)) / unit)
-    assert missing == 0 or (missing == 1 and any(0 < share < 0.005 * unit for share in shares))
-    assert all(abs(number - 100 * share) < unit * 1.001 for number, share in zip(numbers, shares))
+def test_a_share_is_rounded_by_itself_and_not_so_that_parts_add_up(share, shown):
+    """A bar showed 69% for 69.6%, so that its parts added up, next to a heading and a table of 70%."""
+    assert format_share(share, 0) == shown

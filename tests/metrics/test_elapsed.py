@@ -1,11 +1,14 @@
 """A recording divides a step's time as `show` divides the capture that it is made from."""
 
+import re
+
 import pandas as pd
 import pytest
 
 from profiler_job.analysis.capture.attribution import attribute
 from profiler_job.analysis.capture.nsys_export import read
 from profiler_job.analysis.insight import gpu_limit, run_limit
+from profiler_job.analysis.insight.finding_lines import describe_findings
 from profiler_job.analysis.insight.summary import summarise
 from profiler_job.analysis.metrics import timing
 from profiler_job.analysis.reference import kernel_families
@@ -113,6 +116,19 @@ def test_the_busy_parts_are_what_gpu_busy_is():
     of_runs = rows.groupby("run_id")[["elapsed_ns", *run_limit.PARTS]].sum()
     assert of_runs[[*run_limit.BUSY]].sum(axis=1).to_dict() == pytest.approx(mean["busy_ns"].to_dict())
     assert of_runs["elapsed_ns"].to_dict() == pytest.approx(mean["projected_ns"].to_dict())
+
+
+def test_findings_of_a_run_are_described_in_one_step():
+    """Attention took 747 ms in a step of 790 ms: that was the sum over its five profiled steps."""
+    lines = []
+    for num_profiled in (1, 4):
+        rec = recording(("small",), (128,), ("train_step",), num_profiled=num_profiled)
+        found = run_limit.find(rec.kernels, rec.memops)
+        assert (found["num_steps"] == num_profiled).all()
+        lines.append(describe_findings(found))
+    numbers = [[re.findall(r"\d+ kernels|per step: \d+|: (\d+) in|(\d+) times", line) for line in of] for of in lines]
+    assert numbers[0] and numbers[0] == numbers[1]
+    assert all(" a step" in line for line in lines[1])
 
 
 def test_an_operation_of_unknown_launch_has_no_cause(export, tmp_path):

@@ -79,7 +79,7 @@ def test_a_file_of_it_has_its_colours_in_light_and_in_dark(parts):
     file = make_file(str(icicle.draw_picture(parts)), [Entry("matmul", "family-gemm")])
     assert "var(" not in file and 'width="100%"' not in file.replace('<rect width="100%"', "")
     light, _, dark = re.search("<style>(.ici text.*?)</style>", file)[1].partition("@media(prefers-color-scheme:dark)")
-    assert ".ici .matmul{fill:#1f5f99}" in light and ".ici .matmul{fill:#5fa9e8}" in dark
+    assert ".ici .matmul{fill:#184c96}" in light and ".ici .matmul{fill:#64ace9}" in dark
     assert "max-width" not in file
 
 

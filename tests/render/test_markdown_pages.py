@@ -91,5 +91,5 @@ def test_a_drawing_in_a_file_has_its_legend_and_colours_for_light_and_dark():
     file = make_file(svg, [Entry("GEMM <x>", "family-gemm"), Entry("b", "series-1", is_round=True)])
     root = ElementTree.fromstring(file)
     assert float(root.get("height")) > 50 and "var(" not in file
-    assert "prefers-color-scheme:dark" in file and '[fill="#1f5f99"]{fill:#5fa9e8}' in file
+    assert "prefers-color-scheme:dark" in file and '[fill="#184c96"]{fill:#64ace9}' in file
     assert [text.text for text in root.iter(f"{SVG}text")][:2] == ["GEMM <x>", "b"]

@@ -68,7 +68,7 @@ def test_rows_of_several_figures_are_published_once_under_the_name_of_each(tmp_p
     paths = ["report/p.md", "report/csv/p/a.csv", "report/csv/p/b.csv", "report/csv/q/a.csv", "report/csv/p/a.svg"]
     files = write_first.on_files(Files([*map(make, paths), make("report/csv/p/other.csv", b"y")]))
     kept = {file.src_uri for file in files}
-    assert {*paths} - kept == {"report/csv/p/b.csv"}, "q is no page, whose links could be changed"
+    assert {*paths} - kept == {"report/csv/p/b.csv"}, "links of q cannot be changed: there is no such page"
     words = '<a href="csv/p/b.csv" download>CSV</a> [CSV](csv/p/b.csv) <a href="csv/p/other.csv" download>'
     assert write_first.link_published(words, "report") == (
         '<a href="csv/p/a.csv" download="b.csv">CSV</a> [CSV](csv/p/a.csv) <a href="csv/p/other.csv" download>'

@@ -93,7 +93,7 @@ def test_families_of_backward_add_up_to_the_phase(shipped, answer):
     naive, fused = (answer.tables["forward_kernels"].rows["attention"].unique()[[0, 1]]).tolist()
     steps = rows_of(answer, "train_step")
     title = answer.facts["reference"].split(" · ")
-    case = steps[(steps["context_length"].astype(str) == title[1]) & (steps["precision"] == title[2])]
+    case = steps[(steps["context_length"].astype(str) == title[1]) & (steps["precision"].str.upper() == title[2])]
     for form in (naive, fused):
         busy = case.loc[case["attention"] == form, "backward_ns"].item()
         run = shipped.memops["run_id"].astype(str) == case.loc[case["attention"] == form, "run_id"].item()

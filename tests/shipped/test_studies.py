@@ -28,6 +28,9 @@ from tests.shipped.recordings import DATA, locate
 
 ASKED = (*QUESTIONS.values(), *RECORDED.values())
 
+SMALL = "small-128-4-H200.js"
+WAITS = re.compile(r"GPU waits for the CPU (?:up to )?(?:\*\*)?(\d+)%")
+
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("undrawn")]
 
 
@@ -184,10 +187,19 @@ def test_the_badge_of_the_limits_names_what_the_map_holds(pages):
 
 
 def test_two_times_of_one_forward_pass_say_whose_they_are(pages):
-    """One page had 15.3 ms and another 9.01 ms of the same pass: its processes differ, and no sentence said so."""
+    """One page had 15.3 ms and another 9.01 ms of the same pass: its processes differ, and no sentence explained it."""
     there, here = (read_page(pages / f"{name}.md") for name in ("host", "forward-time"))
     assert re.search(r"takes 15\sms here and 9\.0\sms in the main recording", there)
     assert re.search(r"takes 9\.01\sms to 15\.3\sms in 3", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", here))
+
+
+def test_every_page_gives_one_share_of_the_step_that_waits_for_the_cpu(pages):
+    """Of one step it was 52% on its page, 49% on the page of the host, of another session, and 43% on the page of
+    limits, which counted launches alone."""
+    said = {name: read_verdict(read_page(pages / f"{name}.md")) for name in ("host", "bounds")}
+    said |= {"home": (pages.parent / "index.md").read_text(), "case": (pages / "cases" / SMALL).read_text()}
+    shares = {name: re.search(WAITS, words)[1] for name, words in said.items()}
+    assert shares == dict.fromkeys(shares, "52")
 
 
 def test_the_home_page_leads_with_a_step_in_each_state(pages):
@@ -199,7 +211,7 @@ def test_the_home_page_leads_with_a_step_in_each_state(pages):
 
 
 def test_home_opens_on_a_step_with_three_cards(pages):
-    """It had two. Those of the state that is shown, and of FP32, before it is changed."""
+    """It had two cards, for the state that is shown and for FP32, before it is changed."""
     of_states = {label: cards for label, _, _, cards in list_screens(pages / "cases" / "large-1024-4-H200.js")}
     assert len(of_states["BF16"]) == len(of_states["FP32"]) == 3
     for gain, words, code in of_states["BF16"]:

@@ -56,7 +56,7 @@ def test_a_page_of_several_recordings_names_all_of_them():
         {"name": "a_1, a_2", "date": "2026-11-30", "commit": "x"},
         {"name": "a_2, b", "date": "2026-11-24", "commit": "y"},
     ]
-    assert join_versions(versions) == {"name": "a_1, a_2, b", "date": "2026-11-30", "commit": ""}
+    assert join_versions(versions) == {"name": "a_1, a_2, b", "date": "2026-11-24 to 2026-11-30", "commit": ""}
     assert join_versions(versions[:1] * 2)["commit"] == "x"
 
 

@@ -396,12 +396,13 @@ def _claims_of_runs(runs: pd.DataFrame, in_bf16: Mapping[str, Any]) -> list[Clai
 
 
 def _waits(rows: pd.DataFrame) -> dict[str, Any]:
-    """Also the step of the longest mode, a training step if there is any, in which the GPU waits most (of_step)."""
+    """Also the step of the longest mode, a training step if there is any, in which the GPU waits most for the CPU
+    (of_step)."""
     of_longest = rows[rows["mode"] == max(rows["mode"].astype(str), key=modes.MODES.index)]
     return {
         **extremes("launch_wait")(rows),
         "num_waiting": int(rows["waits"].sum()),
-        "of_step": find_highest(of_longest, "launch_wait"),
+        "of_step": find_highest(of_longest, "cpu_share"),
     }
 
 

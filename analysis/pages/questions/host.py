@@ -116,7 +116,7 @@ def _claims_of_compile(frames: HostData) -> list[Claim]:
         Claim(
             "helped",
             _select_helped(pairs),
-            facts=lambda rows: _describe_helped(rows, _find_compiled(rows, pairs, frames.by)),
+            facts=lambda rows: _describe_helped(rows, _find_compiled(rows, pairs, frames.by), frames.main_shares),
         ),
         Claim("helped_times", _select_quotable(_select_helped(pairs)), facts=lambda rows: rows.iloc[0].to_dict()),
         Claim("faster", pairs[_are_faster(pairs)], many(pairs), facts=count_all(pairs)),
@@ -293,10 +293,9 @@ def _step_times(by: list[str], measured: pd.DataFrame, state: str, key: str = "t
     rows = steps.melt([*by, "compile", "run_id"], list(parts), var_name="scope", value_name="time_ns")
     rows["scope"] = rows["scope"].map(parts)
     idle = steps["idle_ns"] / steps["timer_ns"]
+    where = ", in this study" if key == "times" else ""
     title = (
-        f"The GPU idles for {format_percent_span(idle)} of an unprofiled training step"
-        if len(steps)
-        else "A training step"
+        f"The GPU waits {format_percent_span(idle)} of an unprofiled step{where}" if len(steps) else "A training step"
     )
     options: dict[str, Any] = {"order": list(parts.values()), "by": [*by, "compile"]}
     bases = steps[steps["compile"] == OFF].set_index(by)["timer_ns"]
@@ -350,10 +349,12 @@ def _find_compiled(rows: pd.DataFrame, pairs: pd.DataFrame, by: list[str]) -> fl
     return float(compiled["timer_ns"].iloc[0]) if len(compiled) else None
 
 
-def _describe_helped(rows: pd.DataFrame, compiled_ns: float | None) -> dict[str, Any]:
-    """The first row, the same step compiled without CUDA graphs, and the interval of the speed-up by the noise band,
-    least and most; None if no band is known."""
+def _describe_helped(rows: pd.DataFrame, compiled_ns: float | None, main_shares: pd.Series) -> dict[str, Any]:
+    """The first row, the same step compiled without CUDA graphs, how much of the step without compile the GPU waits in
+    the main recording (None if that has no such run), and the interval of the speed-up by the noise band, least and
+    most; None if no band is known."""
     row: dict[str, Any] = {**rows.iloc[0].to_dict(), "compiled_ns": compiled_ns}
+    row["main_share"] = main_shares.get(row["base_run_id"])
     shortest = row["timer_ns"] - row["band_ns"]
     if pd.isna(shortest) or shortest <= 0:
         return row | {"least": None, "most": None}

@@ -50,6 +50,8 @@ class HostData:
     grid_by: list[str]
     grid: pd.DataFrame
     """The training steps of the main recording, and the columns that name a case there."""
+    main_shares: pd.Series
+    """How much of a step the GPU waits for the CPU in the main recording, by run_id."""
 
 
 def gather_data(
@@ -76,6 +78,7 @@ def gather_data(
         phases=_phases(captured, steps, kernels, memops, by),
         grid_by=_case_columns(main),
         grid=_grid(main),
+        main_shares=_measure_main_shares(runs, main),
     )
 
 
@@ -156,7 +159,7 @@ def _summarise_runs(
     table["idle_ns"] = table["timer_ns"] - table["busy_ns"]
     # How long the GPU waits is not known of a run that was only timed: then it may be all of the step.
     table["timer_parts"] = table["idle_ns"].clip(lower=0).fillna(table["timer_ns"])
-    table["idle_share"] = table["idle_ns"] / table["timer_ns"]
+    table["idle_share"] = table["run_id"].map(waiting.measure_step_shares(steps, kernels, memops))
     table["steady"] = table["run_id"].isin(find_steady_runs(steps))
     table["rate_ns"] = table["timer_ns"] / table["calls"]
     table["host_ns"] = (table["wall_ns"] - table["wait_ns"]) / table["calls"]
@@ -186,7 +189,7 @@ def _pairs(measured: pd.DataFrame, by: list[str], base: str, bands: Bands | None
     rows["differs"] = differ.mask(turns["times_as_fast"].notna(), turns["differs"])
     rows["quotable"] = mark_quotable(rows["differs"], rows["steady"], rows["base_steady"], turns=turns)
     rows["base_launch_part"] = rows["base_launch_share"] / (1 - rows["base_busy_share"])
-    rows["base_launch_wait"] = rows["base_idle_share"].clip(lower=0) * rows["base_launch_part"]
+    rows["base_launch_wait"] = rows["base_idle_share"] * rows["base_launch_part"]
     rows["base_launch_wait_ns"] = rows["base_launch_wait"] * rows["base_timer_ns"]
     rows["base_waits"] = waiting.is_beyond_noise(rows, bands.wall if bands else None, "base_")
     for part in ("timer", "busy", "idle"):
@@ -235,6 +238,12 @@ def _phases(
     rows = sort_stably(rows, rank_first_seen(rows, ["run_id"]), place(rows["phase"], ranges.PHASES))
     num_devices = timing.num_devices(kernels).reindex(rows["run_id"]).to_numpy()
     return rows.assign(idle_ns=rows["timer_ns"] * num_devices - rows["busy_ns"])
+
+
+def _measure_main_shares(runs: pd.DataFrame, main: Any) -> pd.Series:
+    """Measure `waiting.measure_step_shares` of the same runs in the main recording."""
+    same = set(differences.select_repeated_runs(runs, main.runs)["run_id"].astype(str))
+    return waiting.measure_step_shares(*(keep_runs(rows, same) for rows in (main.steps, main.kernels, main.memops)))
 
 
 def _case_columns(main: Any) -> list[str]:

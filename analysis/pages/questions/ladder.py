@@ -407,7 +407,7 @@ def _claims(frames: LadderData) -> list[Claim]:
             _are_host_limited,
             facts=count_all(top, extremes("context_length")),
         ),
-        Claim("first", best[best["gains"]], facts=lambda rows: count_best(rows, frames.alone)),
+        Claim("first", best[best["gains"]], facts=count_all(best, lambda rows: count_best(rows, frames.alone))),
         Claim("decided", best[best["gains"]], facts=count_all(best, lambda rows: count_best(rows, frames.alone))),
         Claim("launches", _select_by_limit(frames.compiled, is_host=True), facts=extremes("speedup")),
         Claim("fusion", _select_by_limit(frames.compiled, is_host=False), facts=extremes("speedup")),

@@ -228,7 +228,14 @@ def _claim_numbers(frames: WarmUpData) -> list[Claim]:
             facts=extremes("error"),
         ),
         Claim("too_fine", tolerances[tolerances["num_steps"].isna()], facts=extremes("tolerance")),
-        Claim("main_number", needed[needed["main_error"].notna()], facts=give_largest("main_error")),
+        Claim(
+            "main_number",
+            needed[needed["main_error"].notna()],
+            facts=lambda rows: {
+                **give_largest("main_error")(rows),
+                "own_error": _select_numbers(numbers, frames.warm_up, "median")["error"].max(),
+            },
+        ),
         Claim(
             "elsewhere",
             frames.processes,
@@ -293,7 +300,7 @@ def _tabulate_numbers(frames: WarmUpData, case: tuple[Column, ...]) -> list[Tabl
                 Column("warm_up", "warm-up steps", "count"),
                 Column("statistic", "statistic"),
                 spread_column("number", "number"),
-                Column("error", "off its process, at most", "share"),
+                Column("error", "off the later steps of its process, at most", "share"),
             ),
             frames.numbers,
         ),
@@ -307,7 +314,7 @@ def _tabulate_numbers(frames: WarmUpData, case: tuple[Column, ...]) -> list[Tabl
                     for part in TOLERANCES
                 ),
                 Column("num_known", "steps recorded", "count"),
-                Column("main_error", f"off all processes with {frames.num_timed}, at most", "share", absent=too_few),
+                Column("main_error", f"off the median process, with {frames.num_timed}", "share", absent=too_few),
                 Column("main_process", "in process", "count", absent="none"),
                 Column("short_error", "with {1} after {0}, at most".format(*SHORT), "share", absent=too_few),
             ),
