@@ -19,6 +19,7 @@ UV     := uv==0.13.9
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What requirements/ locks is installed first, by hash; then this project, which must find all it needs there.
 LOCKED := $(PIP) --require-hashes
+INSTALL_LOCKED = $(LOCKED) --no-deps --requirement requirements/$(1).txt
 EDITABLE := $(PIP) --no-build-isolation --editable
 
 TO_HTML := $(BIN)/python -m profiler_job.analysis.site.build_html
@@ -46,9 +47,10 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 
+# The files share no package (tests/test_pins.py), so both are installed at the same time.
 $(VENV)/report.stamp: pyproject.toml requirements/base.txt requirements/site.txt | $(VENV)/bin/python
 	@echo "installing what the report needs into $(VENV)"
-	$(LOCKED) --requirement requirements/base.txt --requirement requirements/site.txt
+	$(call INSTALL_LOCKED,base) & base=$$!; $(call INSTALL_LOCKED,site); code=$$?; wait $$base && exit $$code
 	$(EDITABLE) . --no-deps
 	@touch $@
 

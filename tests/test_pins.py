@@ -67,6 +67,12 @@ def test_what_is_needed_everywhere_is_locked_for_all_platforms():
     assert "colorama" in locked_everywhere("site")
 
 
+def test_the_files_that_are_installed_side_by_side_share_no_package():
+    """Two programs that write one package may leave half of it. Windows cannot run the Makefile."""
+    on_windows = re.findall(r"^([a-z0-9-]+)==\S+ ; sys_platform == 'win32'", LOCKED["base"], re.MULTILINE)
+    assert {*locked("base")} & {*locked("site")} <= {*on_windows}
+
+
 def test_what_continuous_integration_installs_has_hashes():
     """pip and pipx take lock files alone, npm its own, and images are named with a digest, or by the Dockerfile's."""
     files = [ROOT / ".ci" / "run", *(ROOT / ".github" / "workflows").glob("*.yml")]

@@ -96,8 +96,9 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataFrame:
     )
     columns = [*GPU, "step", "phase", *_COLUMNS.values(), "launch_ns", "launch_end_ns"]
     columns = list(dict.fromkeys(columns))
-    ops = pd.concat([part[columns].astype({"phase": str}) for part in parts], ignore_index=True)
-    return ops.assign(phase=pd.Categorical(ops["phase"], gpu_limit.PHASES).codes)
+    phases = pd.CategoricalDtype(gpu_limit.PHASES)
+    ops = pd.concat([part[columns].astype({"phase": phases}) for part in parts], ignore_index=True)
+    return ops.assign(phase=ops["phase"].cat.codes)
 
 
 def _split(ops: pd.DataFrame) -> np.ndarray:

@@ -120,7 +120,7 @@ def _measure_busy_parts(kernels: pd.DataFrame, memops: pd.DataFrame) -> pd.DataF
     compute_share, communication_share, host_copies_share. Copies come after communication, as in
     `insight.gpu_limit`."""
     nothing = memops.head(0)
-    family = kernels["family"].astype(str)
+    family = kernels["family"]
     computing = kernels[family.isin(COMPUTE_FAMILIES)]
     is_own = family != kernel_families.COMMUNICATION
     own = kernels if is_own.all() else kernels[is_own]

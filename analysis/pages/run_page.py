@@ -107,6 +107,7 @@ def answers(
     waits_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if waits is None else waits)
     scalars_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if figures is None else figures)
     notes_of = _group_by_run(pd.DataFrame(columns=["run_id"]) if compile_notes is None else compile_notes)
+    axes_of = _list_axes(ordered)
     for (_, run), tokens in zip(ordered.iterrows(), run_grid.tokens_of(ordered), strict=True):
         rows = {name: rows_of(run) for name, rows_of in of_run.items()}
         frames = _frames(**rows)
@@ -121,7 +122,7 @@ def answers(
         gains = measured_of(run)
         first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]])
         facts = (
-            _facts(run, ordered, frames)
+            _facts(run, axes_of[run_id], frames)
             | {"first": first}
             | {"insight": _interpret(frames, first, limit)}
             | _state_of_machine(beside, str(run["run_id"]))
@@ -245,7 +246,7 @@ def _frames(
     )
 
 
-def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any]:
+def _facts(run: pd.Series, axes: list[dict[str, Any]], frames: RunData) -> dict[str, Any]:
     return {
         "attention": attention_of(str(run["attention"])),
         "settings": [
@@ -256,7 +257,7 @@ def _facts(run: pd.Series, runs: pd.DataFrame, frames: RunData) -> dict[str, Any
         "run": {key: None if pd.isna(value) else value for key, value in run.items()},
         "has_shape": run_grid.has_known_shape(run),
         "why": run_grid.explain_unmeasured(run),
-        "axes": _axes(run, runs),
+        "axes": axes,
         "num_kernels": len(frames.kernels),
         "num_checks": len(frames.checks),
         "num_gpus": frames.elapsed["gpu"].nunique(),
@@ -524,21 +525,26 @@ def _memops(memops: pd.DataFrame, num_steps: pd.Series) -> pd.DataFrame:
     )
 
 
-def _axes(run: pd.Series, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """For each axis with more than one value: its values in order, each with the run that differs from this one in that
-    axis alone."""
-    axes = []
+def _list_axes(runs: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """By run_id, for each axis with more than one value: its values in order, each with the run that differs from this
+    one in that axis alone."""
     varying = [name for name in AXES if name in runs and runs[name].nunique() > 1]
-    is_same = runs[varying].astype(str) == [str(run[name]) for name in varying]
-    for axis in varying:
-        same = runs[is_same.drop(columns=axis).all(axis=1)]
-        if axis == "context_length":
-            same = same.sort_values(axis)
-        if len(same) > 1:
-            stops = [{"label": _label(axis, row), "run_id": str(row["run_id"])} for row in same.to_dict("records")]
-            here = [stop["run_id"] for stop in stops].index(str(run["run_id"]))
-            axes.append({"name": find_label(axis), "stops": stops, "here": here})
-    return axes
+    rows = runs.to_dict("records")
+    values = [[None if pd.isna(row[name]) else str(row[name]) for name in varying] for row in rows]
+    axes_of: dict[str, list[dict[str, Any]]] = {str(row["run_id"]): [] for row in rows}
+    for at, axis in enumerate(varying):
+        alike: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
+        for row, texts in zip(rows, values):
+            alike.setdefault((*texts[:at], *texts[at + 1 :]), []).append(row)
+        for others, same in alike.items():
+            if None in others or len(same) < 2:
+                continue
+            if axis == "context_length":
+                same.sort(key=lambda row: (pd.isna(row["context_length"]), row["context_length"]))
+            stops = [{"label": _label(axis, row), "run_id": str(row["run_id"])} for row in same]
+            for here, stop in enumerate(stops):
+                axes_of[stop["run_id"]].append({"name": find_label(axis), "stops": stops, "here": here})
+    return axes_of
 
 
 def _label(axis: str, run: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ def _prefer_turns(table: pd.DataFrame, recordings: Mapping[str, Any]) -> pd.Data
     rounds = {name: list_rounds(rec.steps, rec.processes) for name, rec in recordings.items()}
     if not any(map(len, rounds.values())):
         return table
+    hosts = {name: _list_hosts(recordings[name]) for name, turned in rounds.items() if len(turned)}
     rows = []
     for row in table.to_dict("records"):
         before, after = (rounds[row[name]] for name in ("measured_in_before", "measured_in"))
@@ -120,19 +121,22 @@ def _prefer_turns(table: pd.DataFrame, recordings: Mapping[str, Any]) -> pd.Data
             row |= {name: getattr(turns, name) for name in _RATIO}
             row |= {"gains": is_faster(turns), "apart": 0.0}
             is_issued = row["is_issued_before"] or row["is_issued"]
-            row["on_slow_host"] = is_issued and _is_slow(
-                recordings[row["measured_in"]], list_counted_processes(*compared)
-            )
+            row["on_slow_host"] = is_issued and _is_slow(hosts[row["measured_in"]], list_counted_processes(*compared))
         rows.append(row)
     return pd.DataFrame(rows, columns=table.columns)
 
 
-def _is_slow(rec: Any, groups: Iterable[str]) -> bool:
-    """Return whether the host was slow in processes in which runs took turns."""
+def _list_hosts(rec: Any) -> pd.DataFrame:
+    """List the hosts of the processes in which runs took turns: group, host_ratio."""
     names = ["run_id", "rank", "process"]
     hosts = gpu_samples.summarise_processes(rec.processes, rec.telemetry)[[*names, "host_ratio"]]
-    shared = rec.processes.loc[rec.processes["group"].isin(groups), names].astype({"run_id": str})
-    return bool(shared.merge(hosts, on=names)["host_ratio"].median() > SLOW_HOST)
+    groups = rec.processes[[*names, "group"]].astype({"run_id": str})
+    return groups.merge(hosts, on=names)[["group", "host_ratio"]]
+
+
+def _is_slow(hosts: pd.DataFrame, groups: Iterable[str]) -> bool:
+    """Return whether the host was slow in processes in which runs took turns. hosts: as `_list_hosts` lists them."""
+    return bool(hosts.loc[hosts["group"].isin(groups), "host_ratio"].median() > SLOW_HOST)
 
 
 def _list_timed(name: str, rec: Any) -> pd.DataFrame:

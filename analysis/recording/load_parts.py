@@ -3,6 +3,7 @@ recording, batch by batch, and kept in a folder for the time that they are neede
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def load_recordings(folders: Sequence[Path], scratch: Path) -> list[store.Record
         manifest = store.read_manifest(folder)
         kernels[manifest.get("study", "")] += manifest.get("tables", {}).get("kernels", {}).get("rows", 0)
     if max(kernels.values(), default=0) <= MOST_KERNELS:
-        return [store.load(folder) for folder in folders]
+        with ThreadPoolExecutor() as pool:
+            return [*pool.map(store.load, folders)]
     return [_load_in_parts(folder, scratch / str(number)) for number, folder in enumerate(folders)]
 
 

@@ -116,7 +116,7 @@ def _list_runs(table: Any) -> set[str]:
 
 @select_by_row
 def _select_runs(table: pd.DataFrame, run_ids: Collection[str]) -> pd.DataFrame:
-    return table[table["run_id"].astype(str).isin(run_ids)]
+    return table[table["run_id"].isin(run_ids)]
 
 
 @select_by_row

@@ -475,7 +475,7 @@ def load_tables(folder: Path, names: Iterable[str]) -> tuple[dict[str, Any], dic
 
 def set_runs(frame: pd.DataFrame, run_ids: list[str], file: Path) -> None:
     """Give a table the order of `run_ids` as the categories of run_id. Raises RecordingError if it has another run."""
-    unknown = set(frame["run_id"].astype(str).unique()) - set(run_ids)
+    unknown = set(frame["run_id"].unique().astype(str)) - set(run_ids)
     if unknown:
         raise RecordingError(f"{file} has rows of {min(unknown)}, which runs.parquet does not have")
     frame["run_id"] = frame["run_id"].cat.set_categories(run_ids)

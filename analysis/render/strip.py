@@ -163,7 +163,7 @@ def _operations(kernels: pd.DataFrame, memops: pd.DataFrame, labels: dict[str, s
     """Kernels, copies and fills with their family, `other` where that has no label."""
     shown = ["device", "rank", "start_ns", "end_ns", "family"]
     parts = [part[shown] for part in (kernels, memops.assign(family="memory")) if len(part)]
-    rows = pd.concat([part.astype({"family": str}) for part in parts], ignore_index=True)
+    rows = pd.concat([part.astype({"family": object}) for part in parts], ignore_index=True)
     return rows.assign(family=rows["family"].where(rows["family"].isin(list(labels)), "other"))
 
 

@@ -78,11 +78,12 @@ def join_tables(frames: list[pd.DataFrame]) -> pd.DataFrame:
     itself pandas makes text of it, row by row."""
     if isinstance(frames[0], RunTable):
         return join_parts(frames)
-    types = frames[0].dtypes  # a run out of memory has columns of its own
-    for name in types[[isinstance(kind, pd.CategoricalDtype) for kind in types]].index:
-        held = [frame[name].astype("category") for frame in frames if name in frame]
-        kind = pd.CategoricalDtype(sorted({value for column in held for value in column.cat.categories}))
-        frames = [frame.astype({name: kind}) if name in frame else frame for frame in frames]
+    kinds = {}
+    for name, kind in frames[0].dtypes.items():  # a run out of memory has columns of its own
+        if isinstance(kind, pd.CategoricalDtype):
+            held = [frame[name].astype("category") for frame in frames if name in frame]
+            kinds[name] = pd.CategoricalDtype(sorted({value for column in held for value in column.cat.categories}))
+    frames = [frame.astype({name: kind for name, kind in kinds.items() if name in frame}) for frame in frames]
     return pd.concat(frames, ignore_index=True)
 
 

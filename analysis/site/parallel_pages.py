@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,8 @@ class Later:
 
 
 class Helper:
-    """As `Later`, in a process that does what it is given one after another. Work and results are pickled."""
+    """As `Later`, in a process that does what it is given one after another. Work and results are pickled, and wait on
+    either side until they are asked for: neither process waits for the other to take them."""
 
     def __init__(self) -> None:
         # Not a copy of this process, which may hold locks of threads that a copy has not.
@@ -42,6 +44,10 @@ class Helper:
         self._process = context.Process(target=_serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
+        self._results = SimpleQueue[bytes | None]()
+        receiving = (self._pipe, self._results.put, partial(self._results.put, None))
+        self._receiver = threading.Thread(target=_receive, args=receiving, daemon=True)
+        self._receiver.start()
 
     def give(self, work: Callable[..., Any], *args: Any) -> None:
         """Raises ChildProcessError where the process was killed, as `result` does."""
@@ -50,7 +56,11 @@ class Helper:
 
     def result(self) -> Any:
         with self._raise_if_killed():
-            has_failed, result = self._pipe.recv()
+            received = self._results.get()
+            if received is None:
+                self._results.put(None)
+                raise EOFError
+        has_failed, result = pickle.loads(received)
         if has_failed:
             raise result
         return result
@@ -67,6 +77,7 @@ class Helper:
         """Ends the process, whatever it does; again, nothing."""
         self._process.kill()
         self._process.join()
+        self._receiver.join()
         self._pipe.close()
 
 
@@ -85,11 +96,12 @@ def helping(is_worth_it: bool) -> Iterator[Helper | Later]:
 
 
 def _serve(pipe: Connection) -> None:
-    given: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, given), daemon=True).start()
+    given = SimpleQueue[bytes]()
+    # Ends the process with its parent.
+    threading.Thread(target=_receive, args=(pipe, given.put, partial(os._exit, 1)), daemon=True).start()
     with pausing_collector():
         while True:
-            work, args = given.get()
+            work, args = pickle.loads(given.get())
             try:
                 result = False, work(*args)
             except Exception as error:
@@ -97,10 +109,11 @@ def _serve(pipe: Connection) -> None:
             pipe.send(result)
 
 
-def _receive(pipe: Connection, given: SimpleQueue[Any]) -> None:
-    """Takes what is given while work goes on, so that giving does not wait. Ends the process with its parent."""
+def _receive(pipe: Connection, take: Callable[[bytes], None], end: Callable[[], None]) -> None:
+    """Take what comes while work goes on, and call `end` once the other process has ended."""
     while True:
         try:
-            given.put(pipe.recv())
-        except (EOFError, ConnectionError):
-            os._exit(1)
+            content = pipe.recv_bytes()
+        except (OSError, EOFError):
+            return end()
+        take(content)

@@ -223,8 +223,12 @@ def _draft(
     summary = [side.said.facts for side in sides]
     for _ in with_pages:
         helper.result()
+    # First: the home page, which comes last of the questions, waits for the first screens of all runs.
+    site = make_site(rec, docs)
+    write_lists(site, rec, studies, downloads, price)
+    write_explore(site, rec, every_study, known, bands)
     if is_script:
-        tuned = write_tuned(make_site(rec, docs), measured.parent, price)
+        tuned = write_tuned(site, measured.parent, price)
         trusted, repeated = list[TrustSection](), NO_REPETITION
         site, verdict = write_overview_of_script(rec, docs, checked, summary, tuned, price)
     else:
@@ -246,8 +250,6 @@ def _draft(
         write_tested(site, measured)
         repeated = read_figures(measured / "repeated.json")
     write_methods(site, rec, studies, checked, price, trusted, repeated, losses)
-    write_lists(site, rec, studies, downloads, price)
-    write_explore(site, rec, every_study, known, bands)
     if is_script and len(first := _take_runs(helper).first) == 1 and verdict:
         (lines,) = first.values()
         verdict = "\n".join([verdict, "", "What to change first:", *(f"- {line}" for line in lines)])

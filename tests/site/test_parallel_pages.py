@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,16 @@ def test_results_come_in_the_order_of_work(monkeypatch, processors):
         with pytest.raises(ValueError, match="h200 is damaged"):
             helper.result()
         assert helper.result()[0] == 4
+
+
+@pytest.mark.parametrize("size", [1, 1 << 24])
+def test_it_goes_on_while_nobody_takes_its_results(tmp_path, size):
+    """A result larger than the pipe held up all further work until it was asked for."""
+    with parallel_pages.helping(True) as helper:
+        helper.give(bytes, size)
+        helper.give(Path.touch, tmp_path / "done")
+        eventually((tmp_path / "done").exists)
+        assert len(helper.result()) == size
 
 
 def test_one_that_was_killed_is_told():
