@@ -33,7 +33,7 @@ def find_elsewhere(run: Mapping[str, Any], measured: pd.DataFrame) -> dict[tuple
 
 
 def _name_other_gpus(run: Mapping[str, Any], row: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """Name the GPUs of a row of `prediction.measured`; "" if they are as those of the run."""
+    """Name the GPUs of a row of `prediction.measured`; "" if the run has the same."""
     gpu, num_gpus = str(row["gpu_name"]), int(row["gpus"] or 1)
     if num_gpus != int(run.get("gpus") or 1):
         return f"on {'one' if num_gpus == 1 else num_gpus} {names[gpu]}"

@@ -427,3 +427,28 @@ def test_a_run_that_was_timed_and_not_captured_shows_its_phases(tmp_path):
     assert (
         f"Its phases: forward {times[0]}, loss {times[1]}, backward {times[2]}, optimizer {times[3]}. Its time" in html
     )
+
+
+def test_lines_and_cards_have_one_order_and_sets_come_after_single_changes():
+    """Lines of runs in FP32 began with CUDA graphs and three other changes together, the cards with BF16 alone."""
+    ladder = ("bf16", "fused_attention", "fused_adamw")
+    sets = [
+        measured("bf16", ratio, ratio - 0.1, ratio + 0.1) | {"changes": (*ladder, last)}
+        for ratio, last in ((12, "cuda_graphs"), (11.9, "compile"))
+    ]
+    first = [*sets, bounded("padding", 50), measured("compile", 1.2, 1.1, 1.3), measured("bf16", 3, 2.9, 3.1)]
+    chosen = [entry["changes"] for entry in run_advice.select_first(first, 100.0)]
+    assert chosen == [("bf16",), ("compile",), ("padding",), (*ladder, "compile")]
+    assert [card["changes"] for card in choose_cards(first, 100.0)] == chosen[:3]
+    starts = [line.split(":")[0] for line in format_run_advice(first, 100.0)]
+    labels = [", ".join(CHANGES[name].label for name in names) for names in chosen]
+    assert starts == [*labels[:3], f"{labels[3]}, together"]
+
+
+def test_a_screen_without_cards_says_how_near_the_peak_the_step_is():
+    limit = StepLimit({COMPUTE: 6.0, MEMORY: 4.0})
+    assert "take 60% of it, at 50% of the data-sheet peak" in describe_nothing_more(limit, 0, (), (), 0.3)
+    assert "peak" not in describe_nothing_more(limit, 0, (), ()) + describe_nothing_more(limit, 1, (), (), 0.3)
+    for name, words in ((CPU, "the GPU waits for the CPU"), (MEMORY, "reading and writing memory takes")):
+        limit = StepLimit({name: 6.0, COMPUTE: 4.0})
+        assert f"{words} 60% of it." in describe_nothing_more(limit, 0, (), (), 0.3).replace(": The", ": the")
