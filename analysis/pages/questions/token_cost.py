@@ -293,10 +293,12 @@ def _rank_models(frames: TokenCostData, precision: str) -> pd.DataFrame:
 
 
 def _sum_budget(rows: pd.DataFrame) -> dict[str, Any]:
-    """The step that the rows have in common, with batch_size and gpu, and the least and most of each part."""
+    """The step that the rows have in common: context, batch and gpu; their states, and the least and most of each
+    part."""
     same = rows.iloc[0] if len(rows) else pd.Series({"context_length": 0, "batch_size": 0, "gpu": ""})
     case = {"context": int(same["context_length"]), "batch": int(same["batch_size"]), "gpu": str(same["gpu"])}
-    return case | {name: span(rows[name]) for name in BUDGET}
+    states = [*dict.fromkeys(rows["state"])] if len(rows) else []
+    return case | {"states": states} | {name: span(rows[name]) for name in BUDGET}
 
 
 def _tables(frames: TokenCostData) -> list[Table]:
@@ -426,8 +428,8 @@ def _list_limits(pairs: pd.DataFrame) -> dict[str, float]:
     if sheets := _find_sheets(pairs.iloc[0]):
         peaks = {_divide_peaks(sheets, precision) for precision in pairs["precision"].unique()}
         if len(peaks) == 1:
-            limits["data-sheet peak"] = peaks.pop()
-        limits["data-sheet bandwidth"] = sheets[1].memory_bandwidth / sheets[0].memory_bandwidth
+            limits["sheet peak"] = peaks.pop()
+        limits["sheet bandwidth"] = sheets[1].memory_bandwidth / sheets[0].memory_bandwidth
     ordered = sorted(limits.items(), key=lambda limit: limit[1])
     return {f"{name} {format_quantity('ratio', value)}": value for name, value in ordered}
 
