@@ -183,7 +183,7 @@ def test_csv_files_carry_no_log_of_a_run():
 def test_a_figure_has_each_step_of_both_gpus_next_to_the_data_sheets():
     answer = ask(make_recording(H200), attention=make_recording(H100, 1.5))
     chart, pairs = answer.charts["gpu_ratios"], answer.tables["gpus"].rows
-    assert len(chart.rows) == len(pairs) * len(token_cost.DRAWN) and "2 steps of small" in chart.title
+    assert len(chart.rows) == len(pairs) * len(token_cost.DRAWN) and "2 steps: small" in chart.options["unit"]
     of_memory = chart.rows.loc[chart.rows["clock"] == token_cost.DRAWN["memory"], "ratio"]
     assert of_memory.tolist() == pytest.approx(pairs["memory_ratio"].tolist())
     sheets = answer.tables["sheets"].rows.set_index("sheet_of")["sheet"]

@@ -404,13 +404,13 @@ def _draw_gpus(pairs: pd.DataFrame) -> Chart:
         pairs.assign(step=labels, clock=label, ratio=pairs[f"{name}_ratio"], note="") for name, label in DRAWN.items()
     ]
     rows = pd.concat(ratios, ignore_index=True)[[*SAME, *names]]
-    dear, _, cheap = _name_pair(pairs).partition(" over ")
     models = " and ".join(dict.fromkeys(name_model_of(pair) for pair in pairs.to_dict("records")))
     batches = ", ".join(str(batch) for batch in sorted(pairs["batch_size"].unique()))
-    title = f"Is an {dear} as much faster than an {cheap} as data sheets say? {format_count(len(pairs), 'step')}"
+    unit = f"times as fast ({format_count(len(pairs), 'step')}: {models}, batch {batches})"
     options: dict[str, Any] = {"order": [*DRAWN.values()], "by": ["step"], "value": "ratio", "log": False}
-    options |= {"unit": "times as fast", "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
-    return Chart("gpu_ratios", "dumbbell", f"{title} of {models}, batch {batches}", rows, options=options)
+    options |= {"unit": unit, "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
+    title = f"{_name_pair(pairs)}: as the data sheets say?"
+    return Chart("gpu_ratios", "dumbbell", title, rows, options=options)
 
 
 def _label_step(pair: Mapping[str, Any], pairs: pd.DataFrame) -> str:
