@@ -74,7 +74,8 @@ def dumbbell(
     axis = log_axis(drawing, data["value"], most, least_gap=gap) if log else value_axis(drawing, "~g", most)
     scale: dict[str, Any] = {"type": "log"} if log else {"zero": False}
     if limits:  # their names are where the axis is otherwise
-        axis = alt.Axis(**axis.to_dict() | {"orient": "bottom"})
+        below = {"orient": "bottom", "titleAnchor": "end" if width < 500 else "middle"}  # it may be wider than the dots
+        axis = alt.Axis(**axis.to_dict() | below)
         ends = [*data["value"], *limits.values()]
         scale |= {"domain": [min(ends), max(ends)]}
     x = alt.X("value:Q", scale=alt.Scale(nice=False, padding=12, **scale), title=unit, axis=axis)
