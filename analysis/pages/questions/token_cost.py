@@ -382,7 +382,7 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     longest = _select_longest(frames)
     case = _name_first(longest, "; {context_length:,} tokens, batch {batch_size}, {gpu}")
     by_size = ("millions", f"million parameters (log{case})")
-    charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest, *by_size))
+    charts.append(_draw_lines("cost_by_size", "cost", "Price of tokens, by parameters", longest, *by_size))
     usual = _select_usual_batch(frames.states)
     middle = usual[usual["size"] == _choose_middle(usual)]
     title = f"Tokens a second, by context{_name_first(middle, ' of {model}')}"
@@ -409,7 +409,7 @@ def _draw_gpus(pairs: pd.DataFrame) -> Chart:
     unit = f"times as fast ({format_count(len(pairs), 'step')}: {models}, batch {batches})"
     options: dict[str, Any] = {"order": [*DRAWN.values()], "by": ["step"], "value": "ratio", "log": False}
     options |= {"unit": unit, "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
-    title = f"{_name_pair(pairs)}: as the data sheets say?"
+    title = f"{_name_pair(pairs)}: as data sheets say?"
     return Chart("gpu_ratios", "dumbbell", title, rows, options=options)
 
 
