@@ -115,7 +115,7 @@ def format_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> str:
         ratio = f"{format_rounded('ratio', gain['times_as_fast'])} {'the tokens/s' if is_rate else 'as fast'}"
         return f"{gain['where']}: {ratio}{ON_SLOW_CPU if gain['on_slow_host'] else ''}"
     if is_rate:
-        return f"{gain['where']}: more tokens/s, {_explain_apart(gain)}"
+        return f"{gain['where']}: more tokens/s"
     before, after = (format_rounded("time", gain[name]) for name in ("before_ns", "after_ns"))
     return f"{gain['where']}: {after} instead of {before}, {_explain_apart(gain)}"
 

@@ -44,4 +44,4 @@ def _list_other_settings(run: Mapping[str, Any], row: Mapping[str, Any]) -> list
     """List in words the settings of a row of `prediction.measured` that the run has not."""
     values = {name: str(row[name]) for name in ("attention", "optimizer")}
     others = (name for name, value in values.items() if value != str(run.get(name, find_default(name))))
-    return [name_setting(name, values[name]) for name in others]
+    return [values[name] if name == "attention" else name_setting(name, values[name]) for name in others]

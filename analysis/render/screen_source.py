@@ -176,7 +176,8 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
 def _explain_bound(card: Mapping[str, Any]) -> Markup:
     step, is_rate = text.rounded(card["before_ns"], "ns"), LARGER_BATCH in card["changes"]
     is_unbounded = not is_rate and says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"])
-    words: list[str] = [] if is_rate or is_unbounded else [Markup("of {}").format(step)]
+    is_bare = is_rate or is_unbounded or card["elsewhere"]
+    words: list[str] = [] if is_bare else [Markup("of {}").format(step)]
     if card["elsewhere"]:
         words.append(text.inline(format_elsewhere(card["changes"], card["elsewhere"])))
     else:

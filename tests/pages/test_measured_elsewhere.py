@@ -47,7 +47,7 @@ def test_the_same_step_has_another_gpu_optimizer_or_backend_of_fused_attention()
 @pytest.mark.parametrize(
     ("other", "where"),
     [
-        ({}, "on an H200 with fused attention (PyTorch's choice) and fused AdamW"),
+        ({}, "on an H200 with sdpa and fused AdamW"),
         ({"attention": "cudnn", "optimizer": "own"}, "on an H200"),
         ({"attention": "cudnn", "optimizer": "own", "gpus": 2}, "on 2 H200"),
         ({"attention": "cudnn", "gpu_name": H100}, "with fused AdamW"),
