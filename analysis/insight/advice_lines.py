@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.insight.first_advice import NOTHING, name_advice
+from profiler_job.analysis.insight.run_advice import select_first
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import CHANGES, LABELS, LARGER_BATCH
-from profiler_job.jobs.contract.quantities import format_quantity, format_share, format_time
+from profiler_job.jobs.contract.quantities import format_quantity, format_rounded, format_share, format_time
 
 NOTE = (
     "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
@@ -23,6 +24,8 @@ MOST = 4
 """Advices on the page of a run."""
 ON_SLOW_CPU = " on a slow CPU"
 """What a ratio says that is another one on a fast CPU."""
+NO_BOUND = "it could save nothing, or most of"
+"""What is known of a change that was not measured, and whose bound `says_nothing`, before the time of the step."""
 IN_ONE_PROCESS = ", both in one process"
 """What a ratio says that was measured by turns, and is not that of the two times."""
 
@@ -71,11 +74,12 @@ def says_nothing(names: Sequence[str], ceiling_ns: float, step_ns: float | None)
 
 
 def format_run_advice(entries: Sequence[Mapping[str, Any]], step_ns: float | None = None) -> list[str]:
-    """Format a line for each of the first MOST advices of a recorded run, and one for each reason not to advise.
-    entries: as `run_advice.rank_changes` gives them; step_ns: the step of the run, if it is known."""
-    advised = [entry for entry in entries if not entry["reason"]]
+    """Format a line for each of the first MOST advices of a recorded run, in the order of its cards, and one for each
+    reason not to advise. entries: as `run_advice.rank_changes` gives them; step_ns: the step of the run, if it is
+    known."""
     withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    return [*(_format_line(entry, step_ns) for entry in advised[:MOST]), *_format_reasons(withheld)]
+    lines = (_format_line(entry, step_ns) for entry in select_first(entries, step_ns)[:MOST])
+    return [*lines, *_format_reasons(withheld)]
 
 
 def _format_line(entry: Mapping[str, Any], step_ns: float | None) -> str:
@@ -94,10 +98,26 @@ def _format_line(entry: Mapping[str, Any], step_ns: float | None) -> str:
             # times are of the fastest process of each, and give another ratio
             times, ratio = "", f"{ratio}{IN_ONE_PROCESS}"
         return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
-    saved = f"up to {format_time(entry['ceiling_ns'])}"
+    saved = f"could save up to {format_time(entry['ceiling_ns'])}"
+    elsewhere = f"; {format_elsewhere(entry['changes'], entry['elsewhere'])}" if entry.get("elsewhere") else ""
     if step_ns is not None and says_nothing(entry["changes"], entry["ceiling_ns"], step_ns):
-        saved = f"an unknown part of {format_time(step_ns)}"
-    return f"{labels}: could save {saved}; do: {entry['do']}; how sure: {entry['sure']}"
+        saved = "not measured in this step" if elsewhere else f"not measured: {NO_BOUND} {format_time(step_ns)}"
+    return f"{labels}: {saved}{elsewhere}; do: {entry['do']}; how sure: {entry['sure']}"
+
+
+def format_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> str:
+    """Format what changes gave on another GPU or with other settings, with where it was: `on an H200: 2.5× as fast`.
+    gain: as `measured_elsewhere.find_elsewhere` gives it."""
+    is_rate = LARGER_BATCH in names
+    if not gain["gains"]:
+        return f"{gain['where']}: no measurable difference"
+    if gain["apart"] is None:
+        ratio = f"{format_rounded('ratio', gain['times_as_fast'])} {'the tokens/s' if is_rate else 'as fast'}"
+        return f"{gain['where']}: {ratio}{ON_SLOW_CPU if gain['on_slow_host'] else ''}"
+    if is_rate:
+        return f"{gain['where']}: more tokens/s"
+    before, after = (format_rounded("time", gain[name]) for name in ("before_ns", "after_ns"))
+    return f"{gain['where']}: {after} instead of {before}, {_explain_apart(gain)}"
 
 
 def _explain_apart(entry: Mapping[str, Any]) -> str:

@@ -62,10 +62,15 @@ def describe_headline(limit: StepLimit, kinds: Collection[str] = ()) -> str:
 
 
 def describe_nothing_more(
-    limit: StepLimit | None, num_cards: int, little: Sequence[str], uncertain: Sequence[str]
+    limit: StepLimit | None,
+    num_cards: int,
+    little: Sequence[str],
+    uncertain: Sequence[str],
+    mfu: float | None = None,
 ) -> str:
     """Describe why a step has no more than num_cards changes to make, and what to do. limit: None if the step was not
-    captured; little, uncertain: actions that were measured, and give less than 5% or are not known to give anything."""
+    captured; little, uncertain: actions that were measured, and give less than 5% or are not known to give anything;
+    mfu: of the step, if it is known."""
     if limit is None:
         start = "What else would help is not known" if num_cards else "Not known"
         return f"{start}, since nsys did not capture this step. Profile your own script to see what would help it."
@@ -73,8 +78,19 @@ def describe_nothing_more(
     measured = f" Measured, and less than 5% faster: {_join_actions(little)}." if little else ""
     if uncertain:
         measured += f" Measured, but a slow CPU may explain the difference: {_join_actions(uncertain)}."
-    else_ = " else" if num_cards else ""
-    return f"Nothing{else_} on our list of changes is known to make this step 5% faster.{measured} {left}".strip()
+    start = "No other single change" if num_cards else "No single change"
+    why = f": {_describe_largest(limit, mfu)}" if limit.names and not num_cards else ""
+    return f"{start} on our list is known to make this step 5% faster{why}.{measured} {left}".strip()
+
+
+def _describe_largest(limit: StepLimit, mfu: float | None) -> str:
+    """Describe what takes most of a step: `matmuls and attention take 57% of it, at 48% of the data-sheet peak`."""
+    name = limit.names[0]
+    rate = mfu / limit.measure_share(COMPUTE) if name == COMPUTE and mfu else None
+    at_peak = f", at {format_share(rate, 0)} of the data-sheet peak" if rate else ""
+    line = _HEADLINES[name]
+    line = line if line.startswith(GPU) else f"{line[0].lower()}{line[1:]}"
+    return f"{line} {limit.format_shares(0)[name]} of it{at_peak}"
 
 
 def _join_actions(actions: Sequence[str]) -> str:

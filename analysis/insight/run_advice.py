@@ -23,7 +23,7 @@ from profiler_job.analysis.metrics.step_clocks import Clock
 from profiler_job.analysis.reference import gpus
 from profiler_job.jobs.contract import ranges
 from profiler_job.jobs.contract.axes import find_default
-from profiler_job.jobs.contract.changes import CHANGES, COMPILED, FOREACH, FUSED_ADAMW
+from profiler_job.jobs.contract.changes import CHANGES, COMPILED, FOREACH, FUSED_ADAMW, LARGER_BATCH
 from profiler_job.jobs.contract.messages import COMPILE, SAMPLED
 from profiler_job.jobs.contract.step_limit import DATA, GAPS, LAUNCHES, NOTHING, SYNCHRONISATION, StepLimit
 
@@ -31,6 +31,8 @@ LEAST_RATIO = 1.05
 """A smaller one is written as 1.0×, which nobody acts on."""
 LEAST_BETTER = 1.03
 """Times that a choice must be as fast as one that asks less of a script: CUDA graphs need fixed shapes."""
+MOST_CARDS = 3
+"""Single changes that a screen has room for."""
 LITTLE = "measured, and less than 5% faster"
 UNCERTAIN = "measured, and not known to be faster: a slow CPU may explain the difference"
 """Why a change is not advised though it was measured: its interval ends below LEAST_RATIO, or it holds 1."""
@@ -90,7 +92,15 @@ def advise(
     facts |= {"is_compiled": is_compiled(run, scalars), "captured_waiting_ns": idle_ns}
     facts |= {"memory_used": _measure_memory_used(run), "limit": limit}
     facts |= {"sampled_share": scalars.get(f"{SAMPLED}covered"), "own_python_ns": _find_own(scalars) * waiting_ns}
-    return advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+    advised = advice.advise(facts | dict.fromkeys(("work_start_ns", "work_end_ns", "loading_end_ns")), sections)
+    return _bound_by_half(advised, limit.step_ns)
+
+
+def _bound_by_half(advised: pd.DataFrame, step_ns: float) -> pd.DataFrame:
+    """Bound what a larger batch saves by half of the step: kernels that run at the same time are longer together."""
+    is_batch = advised["change"] == LARGER_BATCH
+    half = {name: advised[name].clip(upper=round(step_ns / 2)) for name in ("time_ns", "ceiling_ns")}
+    return advised.assign(**{name: advised[name].mask(is_batch, half[name]) for name in half})
 
 
 def is_compiled(run: Mapping[str, Any], scalars: Mapping[str, float]) -> bool:
@@ -100,15 +110,21 @@ def is_compiled(run: Mapping[str, Any], scalars: Mapping[str, float]) -> bool:
     return is_model or bool(scalars.get(f"{COMPILE}graphs") or scalars.get(f"{COMPILE}cached_graphs"))
 
 
-def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rank what to change first: measured gains by the low end of their interval, then what is not measured and could
-    save at most a ceiling, then what is not advised. Of torch.compile and CUDA graphs one is ranked (`select_choices`).
+def rank_changes(
+    advised: pd.DataFrame,
+    measured: pd.DataFrame,
+    elsewhere: Mapping[tuple[str, ...], Mapping[str, Any]] = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Rank what to change first: single changes, then sets of them, then what is not advised. Measured gains come
+    first, by the low end of their interval, then what is not measured and could save at most a ceiling. Of
+    torch.compile and CUDA graphs one is ranked (`select_choices`).
 
     Each has changes (names), do, reason (empty where it is advised), step_ns (as it is) and gain_ns (None where it was
     not measured). Where it was measured: measured_in, the speed-up times_as_fast with its range low to high,
     on_slow_host (`measure_gains`), and apart: how far the processes are apart if they are too far for a ratio
     (`metrics.steady`), or else None. Where it was not:
-    ceiling_ns, time_ns and sure.
+    ceiling_ns, time_ns, sure, and what `elsewhere` has of these changes, None if nothing: what they gave on another GPU
+    or with other settings, which is no gain of this run.
     """
     evident = {row["change"]: row for row in advised.to_dict("records")}
     gains, others = _list_measured(measured)
@@ -118,12 +134,24 @@ def rank_changes(advised: pd.DataFrame, measured: pd.DataFrame) -> list[dict[str
         if name == FOREACH and is_fused:
             continue  # another choice for the same kernels, and the lesser
         if (name,) not in known:
-            others.append(row | {"changes": (name,), "gain_ns": None, "step_ns": None})
-    gains.sort(key=rank_gain)
-    ranked = [*gains, *sorted(others, key=_rank_unmeasured)]
+            unmeasured = {"changes": (name,), "gain_ns": None, "step_ns": None, "elsewhere": elsewhere.get((name,))}
+            others.append(row | unmeasured)
+    ranked = sorted([*gains, *others], key=_rank)
     compiling = [entry for entry in ranked if not entry["reason"] and entry["changes"][0] in COMPILED]
     lesser = {entry["changes"] for entry in compiling} - {entry["changes"] for entry in select_choices(compiling)}
     return [entry for entry in ranked if entry["reason"] or entry["changes"] not in lesser]
+
+
+def _rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what `rank_changes` sorts by; what is equal keeps its order."""
+    if entry["reason"]:
+        return (True,)
+    is_set = len(entry["changes"]) > 1
+    if is_measured(entry):
+        return False, is_set, False, *rank_gain(entry)
+    helps_elsewhere = bool(entry.get("elsewhere")) and entry["elsewhere"]["gains"]
+    order = (is_untried_risk(entry), not helps_elsewhere, not entry.get("fits_limit", False))
+    return False, is_set, True, *order, entry.get("line_share", 0.0) < HELD
 
 
 def rank_gain(gain: Mapping[str, Any]) -> tuple[float, float]:
@@ -131,19 +159,53 @@ def rank_gain(gain: Mapping[str, Any]) -> tuple[float, float]:
     return -gain["low"], -gain.get("times_as_fast", gain.get("ratio", 0.0))
 
 
+def is_measured(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry of `rank_changes` was measured in its run."""
+    return "measured_in" in entry
+
+
+def is_untried_risk(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry of `rank_changes` has a caution, and was not measured."""
+    return not is_measured(entry) and any(map(find_caution, entry["changes"]))
+
+
+def select_first(entries: Sequence[Mapping[str, Any]], step_ns: float | None) -> list[Mapping[str, Any]]:
+    """Select what to do first, in the order of cards and of lines: MOST_CARDS single changes, then sets of changes,
+    then the other single ones. entries: as `rank_changes` gives them, in any order. step_ns: of the run, None if it is
+    not known. Of changes that are one choice one counts (`select_choices`), and nothing that gives less than
+    LEAST_RATIO. What has a caution and was not measured is never the first, and only there if it fits the limit."""
+    advised = sorted((entry for entry in entries if not entry["reason"]), key=_rank)
+    chosen = select_choices([entry for entry in advised if _is_worth_it(entry, step_ns)])
+    singles = [entry for entry in chosen if len(entry["changes"]) == 1]
+    safe = [
+        entry
+        for entry in singles
+        if not is_untried_risk(entry) or (entry is not singles[0] and entry.get("fits_limit", False))
+    ]
+    sets = [entry for entry in chosen if len(entry["changes"]) > 1]
+    return [*safe[:MOST_CARDS], *sets, *safe[MOST_CARDS:]]
+
+
+def _is_worth_it(entry: Mapping[str, Any], step_ns: float | None) -> bool:
+    """Return whether an advised entry gives LEAST_RATIO, or may, or if it is not known whether it does."""
+    if is_measured(entry):
+        return bool(entry["times_as_fast"] >= LEAST_RATIO)
+    now = entry["step_ns"] or step_ns
+    return now is None or (entry["ceiling_ns"] < now and now / (now - entry["ceiling_ns"]) >= LEAST_RATIO)
+
+
 def select_choices(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select one of single changes that are one choice, such as TF32 and BF16, of advised entries of `rank_changes`:
-    the later in CHANGES, which asks more of a script, if its interval is above the other's gain by LEAST_BETTER, if it
-    was measured to be so much faster than the other, if it alone was measured, or if it is about the line that holds
-    the waiting. Sets of changes, and gains below LEAST_RATIO, stay as they are."""
-    chosen: dict[str, Mapping[str, Any]] = {}
+    """Select one of changes that are one choice, such as TF32 and BF16, of advised entries of `rank_changes`, or of
+    sets that differ in such a choice alone: the later in CHANGES, which asks more of a script, if its interval is above
+    the other's gain by LEAST_BETTER, if it was measured to be so much faster than the other, if it alone was measured,
+    or if it is about the line that holds the waiting. Gains below LEAST_RATIO stay as they are."""
+    chosen: dict[tuple[str, ...], Mapping[str, Any]] = {}
     kept = []
-    for entry in sorted(entries, key=lambda entry: [*CHANGES].index(entry["changes"][0])):
-        is_measured = "measured_in" in entry
-        if len(entry["changes"]) > 1 or (is_measured and entry["times_as_fast"] < LEAST_RATIO):
+    for entry in sorted(entries, key=lambda entry: [[*CHANGES].index(name) for name in entry["changes"]]):
+        if is_measured(entry) and entry["times_as_fast"] < LEAST_RATIO:
             kept.append(entry)
             continue
-        choice = CHANGES[entry["changes"][0]].axis or entry["changes"][0]
+        choice = tuple(CHANGES[name].axis or name for name in entry["changes"])
         other = chosen.get(choice)
         if other is None or _is_better_choice(entry, other):
             chosen[choice] = entry
@@ -152,18 +214,13 @@ def select_choices(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
 
 
 def _is_better_choice(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    is_measured, was_measured = ("measured_in" in each for each in (entry, other))
-    if is_measured != was_measured:
-        return is_measured
+    is_known, was_known = is_measured(entry), is_measured(other)
+    if is_known != was_known:
+        return is_known
     if entry.get("line_share", 0.0) >= HELD:
         return True
-    is_faster = is_measured and entry["low"] > LEAST_BETTER * other["times_as_fast"]
-    return is_faster or (is_measured and entry.get("low_over_compile", 0.0) > LEAST_BETTER)
-
-
-def _rank_unmeasured(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
-    is_risky = any(map(find_caution, row["changes"]))
-    return row["reason"] != "", is_risky, not row.get("fits_limit", False)
+    is_faster = is_known and entry["low"] > LEAST_BETTER * other["times_as_fast"]
+    return is_faster or (is_known and entry.get("low_over_compile", 0.0) > LEAST_BETTER)
 
 
 def _list_measured(measured: pd.DataFrame) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

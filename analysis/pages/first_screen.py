@@ -6,10 +6,16 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import find_caution, load_change
-from profiler_job.analysis.changes.waiting_lines import HELD
 from profiler_job.analysis.insight import step_parts
 from profiler_job.analysis.insight.limit_lines import describe_headline, describe_nothing_more
-from profiler_job.analysis.insight.run_advice import LEAST_RATIO, LITTLE, UNCERTAIN, rank_gain, select_choices
+from profiler_job.analysis.insight.run_advice import (
+    LEAST_RATIO,
+    LITTLE,
+    MOST_CARDS,
+    UNCERTAIN,
+    is_measured,
+    select_first,
+)
 from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract import modes
 from profiler_job.jobs.contract.axes import find_default
@@ -17,7 +23,6 @@ from profiler_job.jobs.contract.changes import CHANGES, SCRIPT_LINE, WHOLE_GRAPH
 from profiler_job.jobs.contract.ranges import OPTIMIZER
 from profiler_job.jobs.contract.step_limit import COMMUNICATION, COMPUTE, CPU, MEMORY, StepLimit
 
-MOST_CARDS = 3
 NOT_PROFILED = "This run was timed, not profiled"
 MEASURED, AT_MOST = "measured", "at most"
 SETTINGS = ("precision", "attention", "optimizer", "compile")
@@ -65,7 +70,9 @@ def describe_screen(
         else [],
         "headline": NOT_PROFILED if limit is None else describe_headline(limit, kinds),
         "cards": cards,
-        "nothing_more": describe_nothing_more(limit, len(cards), *without) if len(cards) < MOST_CARDS else "",
+        "nothing_more": describe_nothing_more(limit, len(cards), *without, numbers.get("mfu"))
+        if len(cards) < MOST_CARDS
+        else "",
         "nothing_else": describe_nothing_more(limit, 1, *without),  # if a card is added
         "numbers": numbers,
     }
@@ -86,22 +93,13 @@ def describe_settings(run: Mapping[str, Any]) -> str:
 def choose_cards(
     first: Sequence[Mapping[str, Any]], step_ns: float | None, tokens_per_s: float | None = None
 ) -> list[dict[str, Any]]:
-    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, the surest first: what was measured, by what it
-    gives at least; then what has an upper bound and fits the limit of the step, and of that first what is about the
-    line that holds the waiting; then what does not fit the limit, which may save nothing, and says so. Bounds keep the
-    order of `first`: the larger comes first, as in `show`. Of changes that are one choice one counts
-    (`select_choices`). Sets of changes come only if no single change helps. No card has less than LEAST_RATIO. What has
-    a caution and was not measured comes last, never first, and only if it fits the limit. tokens: of the step, None if
-    not known."""
+    """Choose at most MOST_CARDS changes of `run_advice.rank_changes`, in the order of `run_advice.select_first`. Sets
+    of changes come only if no single change helps. tokens: of the step, None if not known."""
     tokens = tokens_per_s * step_ns / 1e9 if tokens_per_s and step_ns else None
-    advised = [entry for entry in first if not entry["reason"]]
-    described = [(entry, _describe_card(entry, step_ns) | {"tokens": tokens}) for entry in advised]
-    described = [of for of in described if len(of[0]["changes"]) == 1] or described
-    known = [of for of in described if of[1]["ratio"] is not None and of[1]["ratio"] >= LEAST_RATIO]
-    chosen = select_choices([entry for entry, _ in known])
-    cards = [card for entry, card in known if any(entry is other for other in chosen)]
-    kept = sorted(cards, key=_rank_card)[:MOST_CARDS]
-    return [card for card in kept if not is_untried_risk(card) or (card is not kept[0] and card["fits_limit"])]
+    chosen = select_first(first, step_ns)
+    chosen = [entry for entry in chosen if len(entry["changes"]) == 1] or chosen
+    described = [_describe_card(entry, step_ns) | {"tokens": tokens} for entry in chosen[:MOST_CARDS]]
+    return [card for card in described if card["ratio"] is not None]
 
 
 def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -110,7 +108,7 @@ def list_without_gain(first: Sequence[Mapping[str, Any]]) -> tuple[list[str], li
     little: list[str] = []
     uncertain: list[str] = []
     for entry in first:
-        if "measured_in" not in entry or len(entry["changes"]) > 1:
+        if not is_measured(entry) or len(entry["changes"]) > 1:
             continue
         is_little = entry["reason"] == LITTLE or (not entry["reason"] and entry["times_as_fast"] < LEAST_RATIO)
         group = little if is_little else uncertain if entry["reason"] == UNCERTAIN else []
@@ -123,13 +121,7 @@ def list_cautions(names: Sequence[str]) -> list[str]:
     return [caution for name in names if (caution := find_caution(name))]
 
 
-def _rank_card(card: Mapping[str, Any]) -> tuple[Any, ...]:
-    if card["kind"] == MEASURED:
-        return False, *rank_gain(card)
-    return True, is_untried_risk(card), not card["fits_limit"], not card["holds"]
-
-
-def is_untried_risk(card: Mapping[str, Any]) -> bool:
+def is_risky_card(card: Mapping[str, Any]) -> bool:
     """Return whether a card is of a change with a caution, which was not measured."""
     return card["kind"] == AT_MOST and bool(card["cautions"])
 
@@ -137,16 +129,15 @@ def is_untried_risk(card: Mapping[str, Any]) -> bool:
 def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str, Any]:
     """One change or more: changes, actions, lines of code, kind (MEASURED or AT_MOST), shown_ns (the step of the
     screen), before_ns, ratio (None if none is known), low, high, fits_limit, where (the line of the script that it is
-    about, or ""), whether that line holds the waiting (holds), what to do if no other change is for it (do), cautions,
-    and whether it changes the precision alone, so that states which change more are faster (is_alone). Where it was
-    measured: after_ns, on_slow_host and apart as in `rank_changes`. Otherwise ceiling_ns, which it could save at
-    most."""
+    about, or ""), what to do if no other change is for it (do), cautions, and whether it changes the precision alone,
+    so that states which change more are faster (is_alone). Where it was measured: after_ns, on_slow_host and apart as
+    in `rank_changes`. Otherwise ceiling_ns, which it could save at most, and elsewhere as there."""
     names = tuple(entry["changes"])
     modules = [load_change(name) for name in names]
     now = entry["step_ns"] or step_ns
     card: dict[str, Any] = {"changes": names, "fits_limit": entry.get("fits_limit", False), "before_ns": now}
     card |= {"shown_ns": step_ns}
-    card |= {"where": entry.get("where", ""), "holds": entry.get("line_share", 0.0) >= HELD}
+    card["where"] = entry.get("where", "")
     card["do"] = entry["do"] if len(names) == 1 and names[0] in OF_LINES else ""
     card |= {
         "is_alone": len(names) == 1 and CHANGES[names[0]].axis == SETTINGS[0],
@@ -154,10 +145,11 @@ def _describe_card(entry: Mapping[str, Any], step_ns: float | None) -> dict[str,
         "actions": [module.ACTION for module in modules],
         "lines": [module.LINE for module in modules if not card["do"]],
     }
-    if "measured_in" in entry:
+    if is_measured(entry):
         card |= {"kind": MEASURED, "ratio": entry["times_as_fast"], "low": entry["low"], "high": entry["high"]}
         card["on_slow_host"] = entry["on_slow_host"]
         return card | {"after_ns": now - entry["gain_ns"], "apart": entry["apart"]}
     left_ns = (now or 0) - float(entry["ceiling_ns"])
     ratio = now / left_ns if now and left_ns > 0 else None
-    return card | {"kind": AT_MOST, "ratio": ratio, "low": 1.0, "high": ratio, "ceiling_ns": float(entry["ceiling_ns"])}
+    card |= {"kind": AT_MOST, "ratio": ratio, "low": 1.0, "high": ratio, "elsewhere": entry.get("elsewhere")}
+    return card | {"ceiling_ns": float(entry["ceiling_ns"])}

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from profiler_job.analysis.insight.run_advice import LEAST_RATIO
+from profiler_job.analysis.insight.run_advice import LEAST_RATIO, MOST_CARDS
 from profiler_job.analysis.metrics.steady import MOST_APART
-from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, is_untried_risk
+from profiler_job.analysis.pages.first_screen import MEASURED, is_risky_card
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.jobs.contract.changes import LARGER_BATCH
 
@@ -19,20 +19,25 @@ Screens = Mapping[tuple[int, str], Mapping[str, Any]]
 def fill_cards(case: HomeCase, state: str, cases: Sequence[HomeCase], screens: Screens) -> dict[str, Any]:
     """Return the first screen of a state of a case. If it has fewer than MOST_CARDS, each choice that none is about may
     add one: the case whose step per token is fastest, of those that differ in this choice alone, have the same
-    settings, and are faster in all pairs of processes. screens: of all cases, by the index of the recording and the id
-    of the run."""
+    settings, and are faster in all pairs of processes. If no context is, that is said. screens: of all cases, by the
+    index of the recording and the id of the run."""
     shown = screens[case.runs[state]]
-    cards = [*shown["cards"]]
+    cards, is_best_context = [*shown["cards"]], False
     is_about_batch = any(LARGER_BATCH in card["changes"] for card in cards)
     for choice in (CONTEXT, *[BATCH] * (not is_about_batch)):
         others = [
             _compare(case, other, choice, shown, screens[other.runs[state]]) for other in cases if state in other.runs
         ]
-        faster = [card for card in others if card and card["ratio"] >= LEAST_RATIO and card["low"] > 1]
+        known = [card for card in others if card]
+        faster = [card for card in known if card["ratio"] >= LEAST_RATIO and card["low"] > 1]
         cards += sorted(faster, key=lambda card: -card["ratio"])[:1]
-    cards = sorted(cards, key=is_untried_risk)
-    added = {"cards": cards[:MOST_CARDS], "nothing_more": "" if len(cards) >= MOST_CARDS else shown["nothing_else"]}
-    return {**shown, **added} if len(cards) > len(shown["cards"]) else {**shown}
+        is_best_context |= choice == CONTEXT and bool(known) and all(card["ratio"] < LEAST_RATIO for card in known)
+    if len(cards) >= MOST_CARDS:
+        return {**shown, "cards": sorted(cards, key=is_risky_card)[:MOST_CARDS], "nothing_more": ""}
+    nothing = shown["nothing_else"] if len(cards) > len(shown["cards"]) else shown["nothing_more"]
+    if is_best_context:
+        nothing += " No other context that we measured gives 5% more tokens/s."
+    return {**shown, "cards": sorted(cards, key=is_risky_card), "nothing_more": nothing}
 
 
 def _compare(

@@ -28,9 +28,11 @@ from profiler_job.analysis.metrics.ordering import place, sort_stably
 from profiler_job.analysis.metrics.turns import find_turned_runs
 from profiler_job.analysis.pages.case_columns import spread_column, step_columns
 from profiler_job.analysis.pages.first_screen import describe_screen
+from profiler_job.analysis.pages.measured_elsewhere import find_elsewhere
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
 from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.analysis.prediction.measured import COLUMNS, name_same_step
 from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
 from profiler_job.analysis.render.answer import Answer, Column, Table, assemble
@@ -100,7 +102,8 @@ def answers(
     in_processes = timing.measure_processes(steps).set_index("run_id")
     timed = step_clocks.clocks(steps)
     turned = find_turned_runs(steps)
-    measured_of = _group_by_run(pd.DataFrame(columns=["run_id", "gpu_name"]) if measured is None else measured)
+    measured = pd.DataFrame(columns=[*COLUMNS]) if measured is None else measured
+    measured_of, by_step = _group_by_run(measured), dict(iter(measured.groupby("same_step")))
     beside = machine.summarise_runs(runs, steps, processes, telemetry, price.per_hour if price else None).set_index(
         "run_id"
     )
@@ -120,7 +123,8 @@ def answers(
         noted = {"waits": lines, "scalars": scalars, "breaks": list_recorded(notes, scalars) if len(notes) else None}
         advised = run_advice.advise(run, **used, timed=timed.get(run_id, {}), limit=limit, **noted)
         gains = measured_of(run)
-        first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]])
+        elsewhere = find_elsewhere(run, by_step.get(name_same_step(run), measured.head(0)))
+        first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]], elsewhere)
         facts = (
             _facts(run, axes_of[run_id], frames)
             | {"first": first}

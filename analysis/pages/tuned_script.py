@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from profiler_job.analysis.changes import load_change
+from profiler_job.analysis.insight.run_advice import MOST_CARDS
 from profiler_job.analysis.insight.tuned_ladder import (
     TunedLadder,
     chart_ladder,
@@ -21,7 +22,7 @@ from profiler_job.analysis.insight.tuned_limits import (
     find_tuned_limits,
 )
 from profiler_job.analysis.insight.tuned_parts import TunedStep
-from profiler_job.analysis.pages.first_screen import MEASURED, MOST_CARDS, describe_screen, list_cautions
+from profiler_job.analysis.pages.first_screen import MEASURED, describe_screen, list_cautions
 from profiler_job.analysis.render.answer import Answer, Chart, Column, Table, assemble
 from profiler_job.jobs.contract.changes import FEWER_ACCUMULATIONS
 from profiler_job.jobs.contract.printable import make_printable

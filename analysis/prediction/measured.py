@@ -41,7 +41,9 @@ LARGER = 2
 """How many times the batch is of LARGER_BATCH."""
 _RATIO = ("times_as_fast", "low", "high")
 _OF_BOTH = ("before_ns", "after_ns", *_RATIO, "measured_in", "apart", "gains", "on_slow_host")
-COLUMNS = ("run_id", "gpu_name", "changes", *_OF_BOTH, "low_over_compile")
+SETTINGS = ("attention", "optimizer", "gpus")
+"""In which a step may differ from one of the same model, context, batch and precision (`name_same_step`)."""
+COLUMNS = ("run_id", "gpu_name", "changes", *_OF_BOTH, "low_over_compile", "same_step", *SETTINGS)
 _OF_STEP = ["ns", "min_ns", "max_ns", "shortest_ns", "longest_ns", "issued_ns", "parts", "apart", "loop_ns"]
 _TIMES = ["run_id", "gpu_name", "num_parameters", *_OF_STEP, "is_issued", "is_turned", "is_captured", "measured_in"]
 LEAST_ISSUED = 0.5
@@ -65,6 +67,7 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     of the two, and the host was slow in the processes that the ratio is of: on a fast one it is another ratio. Where
     two recorded processes had two speeds, it was larger on the slower host in 18 of 18 pairs, by a median of 29%.
     low_over_compile: of CUDA graphs, the low end of their gain over torch.compile; NaN if there is no such gain.
+    same_step: of `name_same_step`, and the SETTINGS of the run, which it leaves out.
     """
     times = pd.concat([pd.DataFrame(columns=_TIMES), *(_list_timed(name, rec) for name, rec in recordings.items())])
     of_run = ["run_id", "gpu_name", "num_parameters"]
@@ -89,7 +92,28 @@ def measure_gains(recordings: Mapping[str, Any], band: Band | None) -> pd.DataFr
     apart = sides[["before_apart", "after_apart"]].max(axis=1)
     table = sides.assign(**bounds, gains=gains, apart=apart, on_slow_host=False)
     table["times_as_fast"] = table["before_ns"] / table["after_ns"]
+    table = table.merge(_list_settings(recordings.values()), on="run_id")
     return _add_gain_over_compile(_prefer_turns(table, recordings))[[*COLUMNS]]
+
+
+def name_same_step(run: Mapping[str, Any]) -> str:
+    """Name what a run has in common with runs on other GPUs, on other numbers of them, with another optimizer and
+    another backend of fused attention: the id of such a run with the usual of these. Eager attention is no such
+    backend: it limits a step elsewhere. Empty as for `find_run_id`."""
+    is_fused = str(run.get("attention")) not in ("nan", str(find_default("attention")))
+    usual = {"attention": CHANGES[FUSED_ATTENTION].value} if is_fused else {}
+    usual |= {name: find_default(name) for name in ("optimizer", "gpus", "parallel", "exchange") if name in run}
+    return find_run_id({**run, **usual}, ())
+
+
+def _list_settings(recordings: Iterable[Any]) -> pd.DataFrame:
+    """The settings of each run, once: run_id, same_step and SETTINGS, at their defaults in older recordings."""
+    runs = {str(run["run_id"]): run for rec in recordings for run in rec.runs.to_dict("records")}
+    rows = [
+        (run_id, name_same_step(run), *(run.get(name, find_default(name)) for name in SETTINGS))
+        for run_id, run in runs.items()
+    ]
+    return pd.DataFrame(rows, columns=["run_id", "same_step", *SETTINGS])
 
 
 def _add_gain_over_compile(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """Charts of bars and dots, one row or column a case."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -44,9 +44,12 @@ def dumbbell(
     unit: str = "ms (log scale)",
     log: Any = True,
     sign: str = "×",
+    limits: Any = None,
+    colours: Sequence[str] = (),
 ) -> alt.LayerChart:
     """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
-    `value` in ns is drawn in ms; any other is read out with its `sign`."""
+    `value` in ns is drawn in ms; any other is read out with its `sign`. limits: values by name, each of which has a
+    line with its name above all cases. colours: as in `stacked_parts`."""
     data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
     nanoseconds = value.endswith("_ns")
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]
@@ -54,7 +57,8 @@ def dumbbell(
     data["title"] = [
         f"{label}, {clock}: {text}" for label, clock, text in zip(data["label"], data["clock"], number, strict=True)
     ]
-    colours = alt.Scale(domain=list(order), range=[drawing[f"--series-{i}"] for i in range(len(order))])
+    used = colours or [f"series-{i}" for i in range(len(order))]
+    scale_of_colours = alt.Scale(domain=list(order), range=[drawing[f"--{name}"] for name in used])
     shapes = alt.Scale(
         domain=list(order),
         range=["circle", "square", "triangle-up", "diamond"][: len(order)],
@@ -67,19 +71,36 @@ def dumbbell(
     )
     most, gap = (5, 0.17) if width < 500 else (9, 0.0)
     axis = log_axis(drawing, data["value"], most, least_gap=gap) if log else value_axis(drawing, "~g", most)
-    scale = {"type": "log"} if log else {"zero": False}
+    scale: dict[str, Any] = {"type": "log"} if log else {"zero": False}
+    if limits:  # their names are where the axis is otherwise
+        below = {"orient": "bottom", "titleAnchor": "end" if width < 500 else "middle"}  # it may be wider than the dots
+        axis = alt.Axis(**axis.to_dict() | below)
+        ends = [*data["value"], *limits.values()]
+        scale |= {"domain": [min(ends), max(ends)]}
     x = alt.X("value:Q", scale=alt.Scale(nice=False, padding=12, **scale), title=unit, axis=axis)
     base = alt.Chart(drawing.data(data), width=plot_width(data, width), height=alt.Step(17))
     lines = base.mark_line(strokeWidth=1.5, color=drawing[RULE]).encode(y=y, x=x, detail=alt.Detail("label:N"))
     dots = base.mark_point(filled=True, size=46, opacity=1).encode(
         y=y,
         x=x,
-        color=alt.Color("clock:N", scale=colours, legend=None),
+        color=alt.Color("clock:N", scale=scale_of_colours, legend=None),
         shape=alt.Shape("clock:N", scale=shapes, legend=None),
         description=alt.Description("title:N"),
     )
-    chart: alt.LayerChart = lines + dots
-    return chart
+    return alt.LayerChart(layer=[*_draw_limits(limits or {}, drawing, x), lines, dots])
+
+
+def _draw_limits(limits: Mapping[str, float], drawing: Drawing, x: alt.X) -> Iterator[alt.Chart]:
+    """Draw a line across all cases at each of the limits on the scale `x`, with the names above, one below the other,
+    each on the side of its line where there is room."""
+    middle = (min(limits.values()) + max(limits.values())) / 2 if limits else 0.0
+    for place, (name, value) in enumerate(limits.items()):
+        base = alt.Chart(drawing.data(pd.DataFrame({"value": [value], "name": [name]})))
+        yield base.mark_rule(strokeDash=[4, 3], color=drawing[TEXT]).encode(x=x)
+        align, dx = ("left", 4) if value <= middle else ("right", -4)
+        dy = -7 - 15 * (len(limits) - 1 - place)
+        text = base.mark_text(align=align, dx=dx, dy=dy, fontSize=12, color=drawing[TEXT])  # type: ignore[arg-type]
+        yield text.encode(x=x, y=alt.value(0), text=alt.Text("name:N"))
 
 
 def stacked_times(

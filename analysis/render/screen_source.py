@@ -6,7 +6,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, ON_SLOW_CPU, says_nothing
+from profiler_job.analysis.insight.advice_lines import (
+    IN_ONE_PROCESS,
+    NO_BOUND,
+    ON_SLOW_CPU,
+    format_elsewhere,
+    says_nothing,
+)
 from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.render import icicle, text
 from profiler_job.analysis.render.pipe_tables import write_caption, write_pipes
@@ -82,8 +88,8 @@ def _write_code(card: Mapping[str, Any]) -> str:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or an unknown part if the bound
-    says nothing. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or that it was not measured if the bound says
+    nothing. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
     give another. A larger batch makes its own steps longer, so it has rates: `34.7k → 37.2k tokens/s`."""
     is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] == "measured":
@@ -92,7 +98,7 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
     if is_rate:
         return Markup("could give up to {} the tokens/s").format(text.rounded(card["ratio"], "ratio"))
     if says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"]):
-        return Markup("could save an unknown part")
+        return Markup("not measured in this step")
     return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
@@ -143,11 +149,11 @@ def _format_interval(card: Mapping[str, Any]) -> tuple[str, str, str]:
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `processes differ by 50%`; and that it is of another recording, if
     the step that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`, or that
-    it does not fit the limit. If the precision changes and nothing else, unlike in states, that is said, too."""
+    it does not fit the limit, and what it gave elsewhere (`format_elsewhere`). If the precision changes and nothing
+    else, unlike in states, that is said, too."""
     is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] != "measured":
-        step = Markup() if is_rate else Markup("of {}, ").format(text.rounded(card["before_ns"], "ns"))
-        return step + ("not measured" if card["fits_limit"] else NOT_THE_LIMIT)
+        return _explain_bound(card)
     shown = card["shown_ns"] and text.rounded(card["shown_ns"], "ns")
     elsewhere = Markup(ONLY_CHANGE if card["is_alone"] else "")
     elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ELSEWHERE)
@@ -165,3 +171,17 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
     if is_rate and not _choose_rates(card):
         return interval + elsewhere
     return Markup("{}× {}").format(ratio, interval) + elsewhere
+
+
+def _explain_bound(card: Mapping[str, Any]) -> Markup:
+    step, is_rate = text.rounded(card["before_ns"], "ns"), LARGER_BATCH in card["changes"]
+    is_unbounded = not is_rate and says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"])
+    is_bare = is_rate or is_unbounded or card["elsewhere"]
+    words: list[str] = [] if is_bare else [Markup("of {}").format(step)]
+    if card["elsewhere"]:
+        words.append(text.inline(format_elsewhere(card["changes"], card["elsewhere"])))
+    else:
+        words += [Markup("{} {}").format(NO_BOUND, step)] * is_unbounded
+        words += ["not measured"] * (card["fits_limit"] and not is_unbounded)
+        words += [NOT_THE_LIMIT] * (not card["fits_limit"])
+    return Markup(", ").join(words)

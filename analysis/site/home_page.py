@@ -59,7 +59,7 @@ def write_home(
     else the template needs."""
     recordings = list_recordings(rec, studies)
     cases = home_cases.list_cases(recordings)
-    screens = _describe_screens(recordings, cases, gains, known)
+    screens = describe_screens(recordings, cases, gains, known)
     links = [_list_links(other, run_pages) for other in recordings]
     names = [state for state in home_cases.STATES if any(state in case.runs for case in cases)]
     names = names or list(dict.fromkeys(state for case in cases for state in case.runs))
@@ -99,7 +99,7 @@ def name_recordings_of(case: HomeCase, recordings: Sequence[store.Recording]) ->
     return [describe_version(manifest) for manifest in of_runs]
 
 
-def _describe_screens(
+def describe_screens(
     recordings: Sequence[store.Recording], cases: Sequence[HomeCase], gains: pd.DataFrame | None, known: Screens
 ) -> dict[tuple[int, str], dict[str, Any]]:
     """The first screen of each run that cases have, by the index of its recording and its id."""

@@ -61,13 +61,13 @@ def write_runs(
     return written if price is None else written._replace(screens={})  # screens on home have list prices
 
 
-def write_runs_of_study(study: str, studied: store.Recording, docs: Path) -> None:
+def write_runs_of_study(study: str, studied: store.Recording, docs: Path, gains: pd.DataFrame) -> None:
     """Write the pages of the runs of a study, with strips of the timeline. Whole ones would be too many bytes: they are
-    of one run of several GPUs for each way to share the work."""
+    of one run of several GPUs for each way to share the work. gains: as in `prediction.measured`, of all recordings."""
     site = make_site(studied, docs)
     checks = check_recording(studied).tables["checks"].rows
     strips = write_timelines(studied, site, in_full=_choose_smallest_runs(studied))
-    write_run_pages(site, name_folder(study, ""), studied, checks, {}, traces=strips)
+    write_run_pages(site, name_folder(study, ""), studied, checks, {}, traces=strips, gains=gains)
 
 
 def write_run_pages(

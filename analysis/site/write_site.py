@@ -202,9 +202,11 @@ def _draft(
     every_study = {study: select_finished_runs(other) for study, other in studies.items()}
     losses = every_study.get(LOSSES)  # read by the ladder alone: no page shows its times
     studies = {study: other for study, other in every_study.items() if study != LOSSES}
+    bands = choose_bands(rec, studies.get(AGAIN))
+    gains = measure_gains(name_recordings(rec, studies), bands.wall)
     with_pages = [study for study in WITH_RUN_PAGES if study in studies]
     for study in with_pages:  # first: what else the helper does waits for the comparisons
-        helper.give(write_runs_of_study, study, studies[study], docs)
+        helper.give(write_runs_of_study, study, studies[study], docs, gains)
     compared = compare()
     known, sides = assign_pages(rec, compared)
     known = {**_run_pages_of(studies), **known}
@@ -215,8 +217,6 @@ def _draft(
     for question in small_studies:
         helper.give(write_small_study, question, leave_out_operations(rec), docs, small, known, price)
     verdict = ""
-    bands = choose_bands(rec, studies.get(AGAIN))
-    gains = measure_gains(name_recordings(rec, studies), bands.wall)
     helper.give(write_comparisons, rec, docs, compared, gains, find_opening_runs(rec, studies))
     checked = check_recording(rec, every_study)  # before the questions, which share what it computes
     helper.give(write_runs, rec, docs, checked.tables["checks"].rows, list_counterparts(sides), price, gains)

@@ -178,3 +178,27 @@ def test_csv_files_carry_no_log_of_a_run():
     answer = ask(main, attention=make_recording(H100))
     tables = [*answer.tables.values(), *answer.charts.values()]
     assert tables and not any("log" in of.rows for of in tables)
+
+
+def test_a_figure_has_each_step_of_both_gpus_next_to_the_data_sheets():
+    answer = ask(make_recording(H200), attention=make_recording(H100, 1.5))
+    chart, pairs = answer.charts["gpu_ratios"], answer.tables["gpus"].rows
+    assert len(chart.rows) == len(pairs) * len(token_cost.DRAWN) and "2 steps: small" in chart.options["unit"]
+    of_memory = chart.rows.loc[chart.rows["clock"] == token_cost.DRAWN["memory"], "ratio"]
+    assert of_memory.tolist() == pytest.approx(pairs["memory_ratio"].tolist())
+    sheets = answer.tables["sheets"].rows.set_index("sheet_of")["sheet"]
+    wanted = [sheets["dense peak"], sheets["list price"], sheets["memory bandwidth"]]
+    assert [*chart.options["limits"].values()] == pytest.approx(wanted)
+    assert ask(make_recording(H200)).charts["gpu_ratios"].rows.empty
+
+
+def test_costs_and_parts_of_a_step_name_the_step(tmp_path):
+    """`At 1,024 tokens a step is 10-56% matmuls` had no batch and no GPU, and a cost had no batch."""
+    main = make_recording(H200)
+    answer = ask(main, attention=make_recording(H100, 1.5))
+    known = answer.claims["budget"].values
+    site = page_context.make_site(main, tmp_path)
+    for block, key in (("verdict", "prices"), ("findings", "budget")):
+        words = str(site.block("index.md", "token_cost.md", answer, block))
+        if answer.claims[key].holds:
+            assert re.search(rf"{known['context']} tokens with batch {known['batch']} on an {known['gpu']},", words)

@@ -288,3 +288,14 @@ def test_a_wide_drawing_cuts_no_label_that_it_has_room_for():
     )
     assert f">{label}<" in wide and "…<" not in wide
     assert f">{label}<" not in narrow and "…<" in narrow
+
+
+@pytest.mark.parametrize("width", [chart_parts.WIDE, chart_parts.NARROW])
+def test_limits_are_named_lines_that_stay_inside_the_drawing(width):
+    rows = pd.DataFrame({"size": ["a", "b"], "clock": "x", "ratio": [1.0, 1.2]})
+    limits = {"data-sheet peak 1.00×": 1.0, "data-sheet bandwidth 1.43×": 1.43}
+    options = {"order": ["x"], "by": ["size"], "value": "ratio", "log": False}
+    drawing = charts.render("dumbbell", rows, "one", width, **options, limits=limits, colours=("quiet",))
+    assert all(f">{name}<" in drawing for name in limits) and drawing.count("stroke-dasharray") == 2
+    assert float(re.search(r'<svg [^>]*width="([\d.]+)"', drawing)[1]) <= width
+    assert "var(--quiet)" in drawing and "var(--series-0)" not in drawing

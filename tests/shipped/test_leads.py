@@ -83,7 +83,7 @@ def test_two_times_next_to_a_ratio_give_it_within_its_interval(main, studies, ba
     shown, alone = 0, 0
     for _, rows in measured.groupby(["run_id", "gpu_name"]):
         for entry in run_advice.rank_changes(pd.DataFrame(columns=["change", "reason", "fits_limit"]), rows):
-            if entry["reason"] or entry["apart"] is not None:
+            if entry["reason"] or entry["apart"] is not None or entry["times_as_fast"] < run_advice.LEAST_RATIO:
                 continue
             [line] = format_run_advice([entry])
             [ratio] = [float(number) for number in re.findall(r"([\d.]+)× (?:as fast|the tokens/s)", line)]

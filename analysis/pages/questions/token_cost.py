@@ -1,6 +1,6 @@
 """(x) H100 or H200: what does a token cost, and how much of the GPU does a step use?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from profiler_job.analysis.reference.gpu_prices import find_price
 from profiler_job.analysis.render.answer import Answer, Chart, Claim, Column, Table, assemble
 from profiler_job.analysis.render.text import name_model_of
 from profiler_job.jobs.contract import ranges
-from profiler_job.jobs.contract.axes import find_default
+from profiler_job.jobs.contract.axes import find_default, find_value_label
+from profiler_job.jobs.contract.quantities import format_quantity
 from profiler_job.jobs.contract.step_limit import COMPUTE, CPU, MEMORY
 from profiler_job.jobs.contract.studies import AGAIN, LOSSES, STUDIES
-from profiler_job.jobs.contract.words import name_model
+from profiler_job.jobs.contract.words import format_count, name_model
 
 MODE = "train_step"
 SAME = ["size", "context_length", "batch_size", "precision", "attention", "optimizer", "compile"]
@@ -40,6 +41,13 @@ BUDGETS = ("budget", "budget-bf16", "budget-compiled")
 """The charts of them, one of each state."""
 RATIOS = ("step", "compute", "memory", "busy")
 """What the ratios of two GPUs are of: the step, its matmuls and attention, its other kernels, and all GPU work."""
+DRAWN = {
+    "compute": "matmuls and attention",
+    "memory": "other kernels",
+    "busy": "all GPU work",
+}
+"""The ratios that the figure of two GPUs has."""
+COLOURS_OF_RATIOS = ("family-gemm", "family-elementwise", "quiet")
 CASE = ["size", "context_length", "batch_size", "gpu", "state"]
 
 
@@ -285,8 +293,12 @@ def _rank_models(frames: TokenCostData, precision: str) -> pd.DataFrame:
 
 
 def _sum_budget(rows: pd.DataFrame) -> dict[str, Any]:
-    context = int(rows["context_length"].max()) if len(rows) else 0
-    return {"context": context} | {name: span(rows[name]) for name in BUDGET}
+    """The step that the rows have in common: context, batch and gpu; their states, and the least and most of each
+    part."""
+    same = rows.iloc[0] if len(rows) else pd.Series({"context_length": 0, "batch_size": 0, "gpu": ""})
+    case = {"context": int(same["context_length"]), "batch": int(same["batch_size"]), "gpu": str(same["gpu"])}
+    states = [*dict.fromkeys(rows["state"])] if len(rows) else []
+    return case | {"states": states} | {name: span(rows[name]) for name in BUDGET}
 
 
 def _tables(frames: TokenCostData) -> list[Table]:
@@ -366,10 +378,11 @@ def _charts(frames: TokenCostData) -> list[Chart]:
         Chart(key, "stacked_parts", title, parts[parts["state"] == state], options=options, state=state)
         for key, state in zip(BUDGETS, home_cases.STATES)
     ]
+    charts.append(_draw_gpus(frames.pairs))
     longest = _select_longest(frames)
     case = _name_first(longest, "; {context_length:,} tokens, batch {batch_size}, {gpu}")
     by_size = ("millions", f"million parameters (log{case})")
-    charts.append(_draw_lines("cost_by_size", "cost", "What a million tokens cost, by parameters", longest, *by_size))
+    charts.append(_draw_lines("cost_by_size", "cost", "Price of tokens, by parameters", longest, *by_size))
     usual = _select_usual_batch(frames.states)
     middle = usual[usual["size"] == _choose_middle(usual)]
     title = f"Tokens a second, by context{_name_first(middle, ' of {model}')}"
@@ -378,6 +391,47 @@ def _charts(frames: TokenCostData) -> list[Chart]:
     title = f"Tokens a second, by batch{_name_first(batches, ' of {model} at {context_length:,} tokens')}"
     by_batch = ("batch_size", "batch (log scale)")
     return [*charts, _draw_lines("tokens_by_batch", "tokens_per_s", title, batches, *by_batch)]
+
+
+def _draw_gpus(pairs: pd.DataFrame) -> Chart:
+    """Draw how many times as fast the dearer GPU is in each step that both ran, next to what its data sheet and its
+    price have of the other's. No rows if no step ran on two kinds of GPU."""
+    names = ["step", "clock", "ratio", "note"]
+    if not len(pairs):
+        return Chart("gpu_ratios", "dumbbell", "The same step on two GPUs", pd.DataFrame(columns=names))
+    labels = pd.Series([_label_step(pair, pairs) for pair in pairs.to_dict("records")], index=pairs.index, dtype=str)
+    ratios = [
+        pairs.assign(step=labels, clock=label, ratio=pairs[f"{name}_ratio"], note="") for name, label in DRAWN.items()
+    ]
+    rows = pd.concat(ratios, ignore_index=True)[[*SAME, *names]]
+    models = " and ".join(dict.fromkeys(name_model_of(pair) for pair in pairs.to_dict("records")))
+    batches = ", ".join(str(batch) for batch in sorted(pairs["batch_size"].unique()))
+    unit = f"times as fast ({format_count(len(pairs), 'step')}: {models}, batch {batches})"
+    options: dict[str, Any] = {"order": [*DRAWN.values()], "by": ["step"], "value": "ratio", "log": False}
+    options |= {"unit": unit, "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
+    title = f"{_name_pair(pairs)}: as data sheets say?"
+    return Chart("gpu_ratios", "dumbbell", title, rows, options=options)
+
+
+def _label_step(pair: Mapping[str, Any], pairs: pd.DataFrame) -> str:
+    """Label a step by what differs among the pairs: `1,024 · BF16 · flash`."""
+    varying = [name for name in SAME if pairs[name].nunique() > 1 and name != "size"] or ["context_length"]
+    words = {name: str(find_value_label(name, pair[name])) for name in varying}
+    known = {"context_length": f"{pair['context_length']:,}", "precision": str(pair["precision"]).upper()}
+    words |= {name: word for name, word in known.items() if name in words}
+    return " · ".join([str(pair["size"])] * (pairs["size"].nunique() > 1) + [*words.values()])
+
+
+def _list_limits(pairs: pd.DataFrame) -> dict[str, float]:
+    """List what the data sheets and the prices of two GPUs give for the steps on them, by names with the ratio."""
+    limits = {"list price": pairs["usd_per_hour_b"].iloc[0] / pairs["usd_per_hour"].iloc[0]}
+    if sheets := _find_sheets(pairs.iloc[0]):
+        peaks = {_divide_peaks(sheets, precision) for precision in pairs["precision"].unique()}
+        if len(peaks) == 1:
+            limits["sheet peak"] = peaks.pop()
+        limits["sheet bandwidth"] = sheets[1].memory_bandwidth / sheets[0].memory_bandwidth
+    ordered = sorted(limits.items(), key=lambda limit: limit[1])
+    return {f"{name} {format_quantity('ratio', value)}": value for name, value in ordered}
 
 
 def _name_first(rows: pd.DataFrame, name: str) -> str:
