@@ -14,7 +14,7 @@ from profiler_job.jobs.contract.quantities import format_share
 from profiler_job.jobs.contract.words import NOT_MEASURED
 
 PANEL = ["precision", "compile", "attention"]
-UNKNOWN, NO_RUN = "not profiled", "not measured"
+NO_PROFILE = "not profiled"
 
 
 def to_html(table: Table, csv_link: str, root: str, shown: str = "") -> Markup:
@@ -66,7 +66,7 @@ def _word(row: dict[str, Any] | None, root: str) -> str:
 
 
 def _explain_unknown(row: dict[str, Any] | None) -> str:
-    return NO_RUN if row is None else row.get(NOT_MEASURED) or UNKNOWN
+    return (row or {}).get(NOT_MEASURED) or NO_PROFILE
 
 
 def _name_state(precision: str, compiled: str) -> str:

@@ -60,7 +60,8 @@ def answer(given: Inputs) -> Answer:
     """
     frames = _frames(given.runs, given.steps, given.kernels, given.memops, given.main, given.bands)
     facts = _facts(frames, given.bands) | {
-        "processors": {FIRST: _processors(given.main.processes), SECOND: _processors(given.processes)}
+        "precisions": sorted(given.runs["precision"].astype(str).str.upper().unique()),
+        "processors": {FIRST: _processors(given.main.processes), SECOND: _processors(given.processes)},
     }
     return assemble(facts, _claims(frames, given.bands), _tables(frames), _charts(frames))
 

@@ -10,7 +10,7 @@ from profiler_job.analysis.metrics import run_grid, step_limits, timing, utilisa
 from profiler_job.analysis.pages import home_cases
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.explore import shorten_names
-from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, span
+from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, ratios_of, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.recording.store import Recording
@@ -207,7 +207,12 @@ def _tabulate_sheets(pairs: pd.DataFrame) -> pd.DataFrame:
 def _facts(frames: TokenCostData) -> dict[str, Any]:
     known = dict(zip(frames.states["gpu_name"], frames.states["gpu"]))
     described = [f"{gpu}: {price.describe()}" for name, gpu in known.items() if (price := find_price(name))]
-    return {"prices": described, "num_states": len(frames.states)}
+    usual = _select_usual_batch(frames.states)["batch_size"]
+    return {
+        "prices": described,
+        "num_states": len(frames.states),
+        "usual_batch": int(usual.iloc[0]) if len(usual) else 0,
+    }
 
 
 def _claims(frames: TokenCostData) -> list[Claim]:
@@ -240,6 +245,7 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
         "cheap": cheap,
         "dear": dear,
         "price": of_price,
+        "middle_busy": float(rows["busy_ratio"].median()),
         "work": work,
         "better": cheap if work[0] > 1 else dear if work[1] < 1 else "",
         "memory_gb": sheets[1].memory_gb if sheets else None,
@@ -409,7 +415,8 @@ def _draw_gpus(pairs: pd.DataFrame) -> Chart:
     unit = f"times as fast ({format_count(len(pairs), 'step')}: {models}, batch {batches})"
     options: dict[str, Any] = {"order": [*DRAWN.values()], "by": ["step"], "value": "ratio", "log": False}
     options |= {"unit": unit, "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
-    title = f"{_name_pair(pairs)}: as data sheets say?"
+    compute, memory = (ratios_of(pairs[f"{name}_ratio"]) for name in ("compute", "memory"))
+    title = f"{_name_pair(pairs)}: matmuls {compute} as fast, other kernels {memory}"
     return Chart("gpu_ratios", "dumbbell", title, rows, options=options)
 
 
