@@ -116,11 +116,10 @@ def _format_line(entry: Mapping[str, Any], step_ns: float | None, tokens: float 
             # times are of the fastest process of each, and give another ratio
             times, ratio = "", f"{ratio}{IN_ONE_PROCESS}"
         return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
-    do = f"do: {entry['do']}; how sure: {entry['sure']}"
-    elsewhere = entry.get("elsewhere")
-    if elsewhere and elsewhere["apart"] is None:
-        return f"{labels}: {', '.join(format_ratio_elsewhere(entry['changes'], elsewhere))}; {do}"
-    return f"{labels}: {_format_bound(entry, step_ns)}{f'; {format_elsewhere(elsewhere)}' if elsewhere else ''}; {do}"
+    words = _format_bound(entry, step_ns)
+    if elsewhere := entry.get("elsewhere"):
+        words = ", ".join(format_elsewhere(entry["changes"], elsewhere))
+    return f"{labels}: {words}; do: {entry['do']}; how sure: {entry['sure']}"
 
 
 def _format_bound(entry: Mapping[str, Any], step_ns: float | None) -> str:
@@ -128,29 +127,37 @@ def _format_bound(entry: Mapping[str, Any], step_ns: float | None) -> str:
     if LARGER_BATCH in entry["changes"] and step_ns is not None and ceiling_ns < step_ns:
         return f"could give up to {format_rounded('ratio', step_ns / (step_ns - ceiling_ns))} the tokens/s"
     if step_ns is not None and says_nothing(entry["changes"], ceiling_ns, step_ns):
-        return NOT_HERE if entry.get("elsewhere") else f"{MOST_OF} {format_time(step_ns)}, {OR_NOTHING}"
+        return f"{MOST_OF} {format_time(step_ns)}, {OR_NOTHING}"
     return f"could save up to {format_time(ceiling_ns)}"
 
 
-def format_ratio_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> tuple[str, str]:
-    """Format the ratio that changes gave on another GPU or with other settings, and what else to know of it: `2.5× as
-    fast on an H200`, `not measured in this step`. gain: as `measured_elsewhere.find_elsewhere` gives it, with no
-    processes too far apart for a ratio."""
-    of = "the tokens/s" if LARGER_BATCH in names else "as fast"
+def format_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> tuple[str, str]:
+    """Format what changes gave on another GPU or with other settings, and what else to know of it: `2.5× as fast on an
+    H200`, `with fused AdamW`. Where processes are too far apart for a ratio, it is two times, or two rates with a
+    larger batch. gain: as `measured_elsewhere.find_elsewhere` gives it."""
+    where = gain["gpu"] or gain["settings"]
     words = [gain["settings"]] if gain["gpu"] and gain["settings"] else []
-    words += [ON_SLOW_CPU.strip()] * bool(gain["on_slow_host"]) + [NOT_HERE]
-    ratio = format_rounded("ratio", gain["times_as_fast"])
-    return f"{ratio} {of} {gain['gpu'] or gain['settings']}", ", ".join(words)
+    if gain["apart"] is None:
+        of = "the tokens/s" if LARGER_BATCH in names else "as fast"
+        words += [ON_SLOW_CPU.strip()] * bool(gain["on_slow_host"])
+        given = f"{format_rounded('ratio', gain['times_as_fast'])} {of}"
+    else:
+        words.append(explain_apart(gain["apart"]))
+        times = (gain["before_ns"], gain["after_ns"])
+        given = _format_rates(gain["tokens"], *times) if gain["tokens"] else _format_times(*times)
+    return f"{given} {where}", ", ".join(words) or NOT_HERE
 
 
-def format_elsewhere(gain: Mapping[str, Any]) -> str:
-    """Format the times, or with a larger batch the rates, that changes gave where processes were too far apart for a
-    ratio, with where it was: `on an H200: 20 ms instead of 30 ms, in processes that differ by 65%`."""
-    where = " ".join(filter(None, (gain["gpu"], gain["settings"])))
-    if gain["tokens"]:
-        return f"{where}: {_format_rates(gain['tokens'], gain['before_ns'], gain['after_ns'])}"
-    before, after = (format_rounded("time", gain[name]) for name in ("before_ns", "after_ns"))
-    return f"{where}: {after} instead of {before}, {_explain_apart(gain)}"
+def explain_apart(apart: float) -> str:
+    """Explain on a card why there is no ratio. apart: of processes, infinite if there is one of each."""
+    return "measured once" if math.isinf(apart) else f"processes differ by {format_share(apart, 0)}"
+
+
+def _format_times(before_ns: float, after_ns: float) -> str:
+    """`101 → 41 ms`."""
+    before, after = (format_rounded("time", ns) for ns in (before_ns, after_ns))
+    number, _, unit = before.partition(" ")
+    return f"{number if after.endswith(f' {unit}') else before} → {after}"
 
 
 def _format_rates(tokens: float, before_ns: float, after_ns: float) -> str:

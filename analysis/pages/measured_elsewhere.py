@@ -11,7 +11,7 @@ from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract.axes import find_default
 from profiler_job.jobs.contract.changes import LARGER_BATCH
 
-WORDS = {"sdpa": "PyTorch's choice of attention"}
+WORDS = {"sdpa": "PyTorch's attention"}
 KEPT = ("times_as_fast", "low", "before_ns", "after_ns", "gains", "on_slow_host")
 
 

@@ -1,6 +1,5 @@
 """The first screen of a step in the Markdown of its page: pipe tables of its parts, its key numbers and what to do."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,11 +8,10 @@ from markupsafe import Markup
 from profiler_job.analysis.insight.advice_lines import (
     IN_ONE_PROCESS,
     MOST_OF,
-    NOT_HERE,
     ON_SLOW_CPU,
     OR_NOTHING,
+    explain_apart,
     format_elsewhere,
-    format_ratio_elsewhere,
     says_nothing,
 )
 from profiler_job.analysis.metrics.steady import MOST_APART
@@ -99,13 +97,12 @@ def format_gain(card: Mapping[str, Any]) -> Markup:
     if card["kind"] == "measured":
         shown = _choose_rates(card) if is_rate else _choose_times(card)
         return shown or Markup("{}× {}").format(_format_interval(card)[0], "the tokens/s" if is_rate else "as fast")
-    elsewhere = card["elsewhere"]
-    if elsewhere and elsewhere["apart"] is None:
-        return text.inline(format_ratio_elsewhere(card["changes"], elsewhere)[0])
+    if card["elsewhere"]:
+        return text.inline(format_elsewhere(card["changes"], card["elsewhere"])[0])
     if is_rate:
         return Markup("could give up to {} the tokens/s").format(text.rounded(card["ratio"], "ratio"))
     if says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"]):
-        return Markup(NOT_HERE) if elsewhere else Markup("{} {}").format(MOST_OF, text.rounded(card["before_ns"], "ns"))
+        return Markup("{} {}").format(MOST_OF, text.rounded(card["before_ns"], "ns"))
     return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
@@ -165,11 +162,7 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
     elsewhere = Markup(ONLY_CHANGE if card["is_alone"] else "")
     elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ELSEWHERE)
     if card["apart"] is not None:
-        is_single = math.isinf(card["apart"])
-        return (
-            Markup("measured once" if is_single else f"processes differ by {text.percent(card['apart'], 0)}")
-            + elsewhere
-        )
+        return Markup(explain_apart(card["apart"])) + elsewhere
     ratio, low, high = _format_interval(card)
     interval = Markup("[{}–{}]").format(low, high)
     elsewhere = Markup(ON_SLOW_CPU if card["on_slow_host"] else "") + elsewhere
@@ -183,11 +176,8 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
 def _explain_bound(card: Mapping[str, Any]) -> Markup:
     step, is_rate = text.rounded(card["before_ns"], "ns"), LARGER_BATCH in card["changes"]
     is_unbounded = not is_rate and says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"])
-    if elsewhere := card["elsewhere"]:
-        is_ratio = elsewhere["apart"] is None
-        return text.inline(
-            format_ratio_elsewhere(card["changes"], elsewhere)[1] if is_ratio else format_elsewhere(elsewhere)
-        )
+    if card["elsewhere"]:
+        return text.inline(format_elsewhere(card["changes"], card["elsewhere"])[1])
     words: list[str] = [] if is_rate or is_unbounded else [Markup("of {}").format(step)]
     words += [OR_NOTHING] * is_unbounded
     words += ["not measured"] * (card["fits_limit"] and not is_unbounded)

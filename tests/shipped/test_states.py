@@ -64,9 +64,7 @@ def test_a_gain_of_another_gpu_is_named_as_such(states):
     elsewhere = [card for card in of_h100 if card.get("elsewhere")]
     assert elsewhere, "steps of an H100 whose changes were measured on an H200 alone"
     for card in elsewhere:
-        assert card["kind"] == "at most" and "→" not in format_gain(card)
-        assert ("on an H200" in format_gain(card)) == (card["elsewhere"]["apart"] is None)
-        assert ("on an H200" in explain_gain(card)) == (card["elsewhere"]["apart"] is not None)
+        assert card["kind"] == "at most" and format_gain(card).endswith("on an H200")
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +99,7 @@ def test_runs_of_several_gpus_have_what_was_measured(answers):
     card = answers["large-ctx256-bf16-sdpa-train_step-adamw_fused"].facts["screen"]["cards"][0]
     assert card["changes"] == ("compile",) and format_gain(card).startswith("101 → 41")
     of_two = [answer for run_id, answer in answers.items() if "2gpus" in run_id]
-    explained = [
-        f"{format_gain(card)} {explain_gain(card)}" for answer in of_two for card in answer.facts["screen"]["cards"]
-    ]
+    explained = [format_gain(card) for answer in of_two for card in answer.facts["screen"]["cards"]]
     assert sum("on one H200" in words for words in explained) >= len(of_two) / 2
 
 
