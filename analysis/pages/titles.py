@@ -63,9 +63,15 @@ def name_setting(axis: str, value: str) -> str:
     return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
 
 
+def count_gpus(run: Mapping[str, Any]) -> int:
+    """Count the GPUs of a run; 1 in recordings that do not say."""
+    value = run.get("gpus")
+    return 1 if value is None or pd.isna(value) else int(value)
+
+
 def name_gpus(run: Mapping[str, Any]) -> str:
     """Name the GPUs of a run: `2 × NVIDIA H200`."""
-    num_gpus = int(run.get("gpus") or 1)
+    num_gpus = count_gpus(run)
     return f"{num_gpus} × {run['gpu_name']}" if num_gpus > 1 else str(run["gpu_name"])
 
 
@@ -82,6 +88,6 @@ def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
         *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
         f"batch {run['batch_size']}",
         f"on {name_gpus(run)}",
-        *[find_value_name("parallel", run.get("parallel"))] * (int(run.get("gpus") or 1) > 1),
+        *[find_value_name("parallel", run.get("parallel"))] * (count_gpus(run) > 1),
     ]
     return ", ".join(map(str, parts))

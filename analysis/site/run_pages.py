@@ -92,8 +92,8 @@ def write_run_pages(
         run = answer.facts["run"]
         mode = find_value_label("mode", str(run["mode"]))
         words = [name_model_of(run), f"{run['context_length']:,}", mode]
-        if int(run.get("gpus") or 1) > 1:
-            words += [titles.SAID["gpus"](run["gpus"]), find_value_label("parallel", str(run["parallel"]))]
+        if titles.count_gpus(run) > 1:
+            words += [titles.SAID["gpus"](titles.count_gpus(run)), find_value_label("parallel", str(run["parallel"]))]
         label = inline(" · ".join(map(str, words)))
         path = f"{folder}/{file_name(run_id)}"
         title = inline(titles.title_of(run) + (f" · {source}" if source else ""))

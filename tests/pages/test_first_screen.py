@@ -9,7 +9,13 @@ import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
-from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, MOST_OF, OR_NOTHING, format_run_advice
+from profiler_job.analysis.insight.advice_lines import (
+    IN_ONE_PROCESS,
+    MOST_OF,
+    NOT_ADVISED,
+    OR_NOTHING,
+    format_run_advice,
+)
 from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen, run_page
@@ -443,6 +449,15 @@ def test_lines_and_cards_have_one_order_and_sets_come_after_single_changes():
     starts = [line.split(":")[0] for line in format_run_advice(first, 100.0)]
     labels = [", ".join(CHANGES[name].label for name in names) for names in chosen]
     assert starts == [*labels[:3], f"{labels[3]}, together"]
+
+
+def test_what_is_not_known_to_help_alone_is_told_so_if_a_set_with_it_helps():
+    """A line advised BF16 with fused attention, the next one neither."""
+    pair = measured("bf16", 1.41, 1.3, 1.5) | {"changes": ("bf16", "fused_attention")}
+    withheld = [measured(name, 1.0, 0.9, 1.1) | {"reason": run_advice.UNCERTAIN} for name in ("bf16", "fused_adamw")]
+    starts = [line.split(":")[0] for line in format_run_advice([pair, *withheld], 100.0)[1:]]
+    labels = [CHANGES[name].label for name in ("fused_adamw", "bf16")]
+    assert starts == [f"{NOT_ADVISED}, {labels[0]}", f"{NOT_ADVISED} alone, {labels[1]}"]
 
 
 def test_a_screen_without_cards_says_how_near_the_peak_the_step_is():
