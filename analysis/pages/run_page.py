@@ -127,10 +127,9 @@ def answers(
         first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]], elsewhere)
         facts = (
             _facts(run, axes_of[run_id], frames)
-            | {"first": first}
-            | {"insight": _interpret(frames, first, limit, None if pd.isna(tokens) else float(tokens))}
+            | {"first": first, "price": price}
+            | {"insight": _interpret(frames, first, limit, tokens)}
             | _state_of_machine(beside, str(run["run_id"]))
-            | {"price": price}
         )
         numbers = _collect_numbers(facts, tokens, in_processes, scalars) | {"is_by_turns": run_id in turned}
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limit, first, numbers)
@@ -191,11 +190,12 @@ def describe_rate(run: Mapping[str, Any], tokens_per_s: float, price: Price | No
     return {"tokens_per_s": tokens_per_s, **_find_cost({**run, "gpus": 1}, given, tokens_per_s, price)}
 
 
-def _interpret(
-    frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None, tokens: float | None
-) -> Insight:
+def _interpret(frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None, tokens: float) -> Insight:
+    """tokens: of a step, NaN if not known."""
     causes = NO_CAUSES._replace(late_kernels=frames.late_kernels)
-    return interpret_run(frames.elapsed, frames.communication, frames.findings, first, limit, causes, tokens)
+    return interpret_run(
+        frames.elapsed, frames.communication, frames.findings, first, limit, causes, None if pd.isna(tokens) else tokens
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
