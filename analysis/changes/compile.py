@@ -15,8 +15,9 @@ ACTION = "Compile the model"
 LINE = "model = torch.compile(model)"
 FUSIBLE = ("elementwise", "copy", "reduce", "softmax", "norm", "fill", "index")
 """Families of kernels that could be fused."""
-KEPT = ("gemm", "attention", "convolution", "communication")
-"""Families whose kernels a library still gives it in its default mode: their time stays."""
+KEPT = ("gemm", "attention", "convolution")
+"""Families whose kernels a library still gives it in its default mode: their time stays. Kernels of communication are
+another part of a step (`CaptureEvidence.sum_parts`)."""
 
 
 def find_evidence(seen: CaptureEvidence) -> ChangeEvidence | None:

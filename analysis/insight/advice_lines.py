@@ -12,7 +12,13 @@ from profiler_job.analysis.insight.run_advice import select_first
 from profiler_job.analysis.insight.section_columns import SECTIONS, SummaryTables
 from profiler_job.analysis.reference.columns import format_cell
 from profiler_job.jobs.contract.changes import CHANGES, LABELS, LARGER_BATCH
-from profiler_job.jobs.contract.quantities import format_quantity, format_rounded, format_share, format_time
+from profiler_job.jobs.contract.quantities import (
+    format_quantity,
+    format_rounded,
+    format_share,
+    format_thousands,
+    format_time,
+)
 
 NOTE = (
     "Times of this capture, not predictions: a change concerns the time that it removes or makes faster, and could "
@@ -20,12 +26,16 @@ NOTE = (
 )
 MOST_BOUND = 5
 """A larger bound, as a ratio, says nothing: no recorded change but of the precision alone was so many times as fast."""
+NOT_ADVISED = "Not advised"
 MOST = 4
 """Advices on the page of a run."""
 ON_SLOW_CPU = " on a slow CPU"
 """What a ratio says that is another one on a fast CPU."""
-NO_BOUND = "it could save nothing, or most of"
-"""What is known of a change that was not measured, and whose bound `says_nothing`, before the time of the step."""
+MOST_OF = "could save most of"
+OR_NOTHING = "or nothing: not measured"
+"""What is known of a change that was not measured, and whose bound `says_nothing`, before the time of the step and
+after it."""
+NOT_HERE = "not measured in this step"
 IN_ONE_PROCESS = ", both in one process"
 """What a ratio says that was measured by turns, and is not that of the two times."""
 
@@ -57,13 +67,13 @@ def _format_withheld(table: pd.DataFrame) -> Iterator[str]:
     return _format_reasons(zip(rows["change"], rows["reason"]))
 
 
-def _format_reasons(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _format_reasons(reasons: Iterable[tuple[str, str]], start: str = NOT_ADVISED) -> Iterator[str]:
     """Format a line for each reason, with all changes that have it."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in reasons:
         by_reason.setdefault(reason, []).append(LABELS[name])
     for reason, labels in by_reason.items():
-        yield f"Not advised, {', '.join(labels)}: {reason}"
+        yield f"{start}, {', '.join(labels)}: {reason}"
 
 
 def says_nothing(names: Sequence[str], ceiling_ns: float, step_ns: float | None) -> bool:
@@ -73,16 +83,22 @@ def says_nothing(names: Sequence[str], ceiling_ns: float, step_ns: float | None)
     return step_ns is not None and not is_precision and ceiling_ns > step_ns * (1 - 1 / MOST_BOUND)
 
 
-def format_run_advice(entries: Sequence[Mapping[str, Any]], step_ns: float | None = None) -> list[str]:
+def format_run_advice(
+    entries: Sequence[Mapping[str, Any]], step_ns: float | None = None, tokens: float | None = None
+) -> list[str]:
     """Format a line for each of the first MOST advices of a recorded run, in the order of its cards, and one for each
-    reason not to advise. entries: as `run_advice.rank_changes` gives them; step_ns: the step of the run, if it is
-    known."""
-    withheld = ((entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"])
-    lines = (_format_line(entry, step_ns) for entry in select_first(entries, step_ns)[:MOST])
-    return [*lines, *_format_reasons(withheld)]
+    reason not to advise. entries: as `run_advice.rank_changes` gives them; step_ns, tokens: of a step of the run, if
+    they are known."""
+    chosen = select_first(entries, step_ns)[:MOST]
+    together = {name for entry in chosen if len(entry["changes"]) > 1 for name in entry["changes"]}
+    withheld = [(entry["changes"][0], entry["reason"]) for entry in entries if entry["reason"]]
+    lines = (_format_line(entry, step_ns, tokens) for entry in chosen)
+    others = ((name, reason) for name, reason in withheld if name not in together)
+    alone = ((name, reason) for name, reason in withheld if name in together)
+    return [*lines, *_format_reasons(others), *_format_reasons(alone, f"{NOT_ADVISED} alone")]
 
 
-def _format_line(entry: Mapping[str, Any], step_ns: float | None) -> str:
+def _format_line(entry: Mapping[str, Any], step_ns: float | None, tokens: float | None) -> str:
     labels = ", ".join(LABELS[name] for name in entry["changes"])
     labels += f" ({entry['where']})" if entry.get("where") else ""
     if len(entry["changes"]) > 1:
@@ -93,31 +109,61 @@ def _format_line(entry: Mapping[str, Any], step_ns: float | None) -> str:
         faster = f"{format_quantity('ratio', entry['times_as_fast'])} {'the tokens/s' if is_rate else 'as fast'}"
         faster += ON_SLOW_CPU if entry["on_slow_host"] else ""
         ratio = faster if entry["apart"] is None else _explain_apart(entry)
-        times = "" if is_rate else f"{format_time(then)} instead of {format_time(now)}, "
-        if times and entry["apart"] is None and not entry["low"] <= now / then <= entry["high"]:
+        times = f"{format_time(then)} instead of {format_time(now)}, "
+        if is_rate:
+            times = f"{_format_rates(tokens, now, then)}, " if tokens and entry["apart"] is not None else ""
+        if not is_rate and entry["apart"] is None and not entry["low"] <= now / then <= entry["high"]:
             # times are of the fastest process of each, and give another ratio
             times, ratio = "", f"{ratio}{IN_ONE_PROCESS}"
         return f"{labels}: measured, {times}{ratio}; do: {entry['do']}"
-    saved = f"could save up to {format_time(entry['ceiling_ns'])}"
-    elsewhere = f"; {format_elsewhere(entry['changes'], entry['elsewhere'])}" if entry.get("elsewhere") else ""
-    if step_ns is not None and says_nothing(entry["changes"], entry["ceiling_ns"], step_ns):
-        saved = "not measured in this step" if elsewhere else f"not measured: {NO_BOUND} {format_time(step_ns)}"
-    return f"{labels}: {saved}{elsewhere}; do: {entry['do']}; how sure: {entry['sure']}"
+    words = _format_bound(entry, step_ns)
+    if elsewhere := entry.get("elsewhere"):
+        words = ", ".join(format_elsewhere(entry["changes"], elsewhere))
+    return f"{labels}: {words}; do: {entry['do']}; how sure: {entry['sure']}"
 
 
-def format_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> str:
-    """Format what changes gave on another GPU or with other settings, with where it was: `on an H200: 2.5× as fast`.
-    gain: as `measured_elsewhere.find_elsewhere` gives it."""
-    is_rate = LARGER_BATCH in names
-    if not gain["gains"]:
-        return f"{gain['where']}: no measurable difference"
+def _format_bound(entry: Mapping[str, Any], step_ns: float | None) -> str:
+    ceiling_ns = entry["ceiling_ns"]
+    if LARGER_BATCH in entry["changes"] and step_ns is not None and ceiling_ns < step_ns:
+        return f"could give up to {format_rounded('ratio', step_ns / (step_ns - ceiling_ns))} the tokens/s"
+    if step_ns is not None and says_nothing(entry["changes"], ceiling_ns, step_ns):
+        return f"{MOST_OF} {format_time(step_ns)}, {OR_NOTHING}"
+    return f"could save up to {format_time(ceiling_ns)}"
+
+
+def format_elsewhere(names: Sequence[str], gain: Mapping[str, Any]) -> tuple[str, str]:
+    """Format what changes gave on another GPU or with other settings, and what else to know of it: `2.5× as fast on an
+    H200`, `with fused AdamW`. Where processes are too far apart for a ratio, it is two times, or two rates with a
+    larger batch. gain: as `measured_elsewhere.find_elsewhere` gives it."""
+    where = gain["gpu"] or gain["settings"]
+    words = [gain["settings"]] if gain["gpu"] and gain["settings"] else []
     if gain["apart"] is None:
-        ratio = f"{format_rounded('ratio', gain['times_as_fast'])} {'the tokens/s' if is_rate else 'as fast'}"
-        return f"{gain['where']}: {ratio}{ON_SLOW_CPU if gain['on_slow_host'] else ''}"
-    if is_rate:
-        return f"{gain['where']}: more tokens/s"
-    before, after = (format_rounded("time", gain[name]) for name in ("before_ns", "after_ns"))
-    return f"{gain['where']}: {after} instead of {before}, {_explain_apart(gain)}"
+        of = "the tokens/s" if LARGER_BATCH in names else "as fast"
+        words += [ON_SLOW_CPU.strip()] * bool(gain["on_slow_host"])
+        given = f"{format_rounded('ratio', gain['times_as_fast'])} {of}"
+    else:
+        words.append(explain_apart(gain["apart"]))
+        times = (gain["before_ns"], gain["after_ns"])
+        given = _format_rates(gain["tokens"], *times) if gain["tokens"] else _format_times(*times)
+    return f"{given} {where}", ", ".join(words) or NOT_HERE
+
+
+def explain_apart(apart: float) -> str:
+    """Explain on a card why there is no ratio. apart: of processes, infinite if there is one of each."""
+    return "measured once" if math.isinf(apart) else f"processes differ by {format_share(apart, 0)}"
+
+
+def _format_times(before_ns: float, after_ns: float) -> str:
+    """`101 → 41 ms`."""
+    before, after = (format_rounded("time", ns) for ns in (before_ns, after_ns))
+    number, _, unit = before.partition(" ")
+    return f"{number if after.endswith(f' {unit}') else before} → {after}"
+
+
+def _format_rates(tokens: float, before_ns: float, after_ns: float) -> str:
+    """`34.7k → 37.2k tokens/s`. tokens: of the step of `before_ns`, and of its part of a larger one."""
+    before, after = (format_thousands(tokens / ns * 1e9) for ns in (before_ns, after_ns))
+    return f"{before} → {after} tokens/s"
 
 
 def _explain_apart(entry: Mapping[str, Any]) -> str:

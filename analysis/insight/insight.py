@@ -40,10 +40,12 @@ def interpret_run(
     advice: Sequence[Mapping[str, Any]],
     limit: StepLimit | None = None,
     causes: Causes = NO_CAUSES,
+    tokens: float | None = None,
 ) -> Insight:
     """Interpret one step of a run. elapsed: rows of `run_limit.split_steps`; communication: of
     `exchange.sum_by_gpu`; findings: of `run_limit.find`; advice: as `run_advice.rank_changes` gives it; limit: of
-    `step_limits.find_limits`, None if the run has no step without nsys; causes: what may make a GPU late."""
+    `step_limits.find_limits`, None if the run has no step without nsys; causes: what may make a GPU late;
+    tokens: of a step, None if not known."""
     gpus = elapsed.drop(columns=["run_id", "phase"], errors="ignore").groupby("gpu", as_index=False).sum()
     under_nsys = describe_phases(elapsed)
     if limit is not None and limit.names:
@@ -63,6 +65,6 @@ def interpret_run(
             verdict=verdict,
             communication=describe_ranks(communication, causes),
             findings=describe_findings(findings),
-            advice=[[line] for line in format_run_advice(advice, step_ns)],
+            advice=[[line] for line in format_run_advice(advice, step_ns, tokens)],
         ),
     )

@@ -149,8 +149,9 @@ def _rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     is_set = len(entry["changes"]) > 1
     if is_measured(entry):
         return False, is_set, False, *rank_gain(entry)
-    helps_elsewhere = bool(entry.get("elsewhere")) and entry["elsewhere"]["gains"]
-    order = (is_untried_risk(entry), not helps_elsewhere, not entry.get("fits_limit", False))
+    elsewhere = entry.get("elsewhere")
+    of_elsewhere = rank_gain(elsewhere) if elsewhere and elsewhere["gains"] else (0.0, 0.0)
+    order = (is_untried_risk(entry), *of_elsewhere, not entry.get("fits_limit", False))
     return False, is_set, True, *order, entry.get("line_share", 0.0) < HELD
 
 
@@ -187,9 +188,13 @@ def select_first(entries: Sequence[Mapping[str, Any]], step_ns: float | None) ->
 
 
 def _is_worth_it(entry: Mapping[str, Any], step_ns: float | None) -> bool:
-    """Return whether an advised entry gives LEAST_RATIO, or may, or if it is not known whether it does."""
+    """Return whether an advised entry gives LEAST_RATIO, or may, or if it is not known whether it does. What was
+    measured elsewhere alone, and gave less or nothing there, is not."""
     if is_measured(entry):
         return bool(entry["times_as_fast"] >= LEAST_RATIO)
+    elsewhere = entry.get("elsewhere")
+    if elsewhere and (not elsewhere["gains"] or elsewhere["times_as_fast"] < LEAST_RATIO):
+        return False
     now = entry["step_ns"] or step_ns
     return now is None or (entry["ceiling_ns"] < now and now / (now - entry["ceiling_ns"]) >= LEAST_RATIO)
 

@@ -9,15 +9,17 @@ from profiler_job.analysis.metrics.steady import MOST_APART
 from profiler_job.analysis.pages.explore import shorten_names
 from profiler_job.analysis.pages.titles import name_setting
 from profiler_job.jobs.contract.axes import find_default
+from profiler_job.jobs.contract.changes import LARGER_BATCH
 
-KEPT = ("times_as_fast", "before_ns", "after_ns", "gains", "on_slow_host")
+WORDS = {"sdpa": "PyTorch's attention"}
+KEPT = ("times_as_fast", "low", "before_ns", "after_ns", "gains", "on_slow_host")
 
 
 def find_elsewhere(run: Mapping[str, Any], measured: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Find what changes gave in other runs of the same step, by the names of the changes: where (`on an H200 with fused
-    AdamW`), times_as_fast, before_ns, after_ns, gains, on_slow_host, and apart as in `run_advice.rank_changes`. Of
-    several runs the one counts that differs in least. measured: rows of `prediction.measured` whose same_step is the
-    run's."""
+    """Find what changes gave in other runs of the same step, by the names of the changes: gpu (`on an H200`) and
+    settings (`with fused AdamW`), each "" if it is the same, KEPT, apart as in `run_advice.rank_changes`, and with a
+    larger batch the tokens of the step before, or else None. Of several runs the one counts that differs in least.
+    measured: rows of `prediction.measured` whose same_step is the run's."""
     known: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
     names = shorten_names(sorted({str(run["gpu_name"]), *measured["gpu_name"].astype(str)}))
     for row in measured.to_dict("records"):
@@ -25,9 +27,11 @@ def find_elsewhere(run: Mapping[str, Any], measured: pd.DataFrame) -> dict[tuple
         num_differences = len(settings) + bool(gpu)
         best = known.get(row["changes"])
         if num_differences and (best is None or num_differences < best[0]):
-            where = " ".join(filter(None, (gpu, f"with {' and '.join(settings)}" if settings else "")))
             apart = row["apart"] if row["apart"] > MOST_APART else None
-            gain = {"where": where, "apart": apart} | {name: row[name] for name in KEPT}
+            is_rate = LARGER_BATCH in row["changes"]
+            gain = {"gpu": gpu, "settings": f"with {' and '.join(settings)}" if settings else "", "apart": apart}
+            gain["tokens"] = int(run["batch_size"]) * int(run["context_length"]) if is_rate else None
+            gain |= {name: row[name] for name in KEPT}
             known[row["changes"]] = num_differences, gain
     return {changes: gain for changes, (_, gain) in known.items()}
 
@@ -44,4 +48,4 @@ def _list_other_settings(run: Mapping[str, Any], row: Mapping[str, Any]) -> list
     """List in words the settings of a row of `prediction.measured` that the run has not."""
     values = {name: str(row[name]) for name in ("attention", "optimizer")}
     others = (name for name, value in values.items() if value != str(run.get(name, find_default(name))))
-    return [values[name] if name == "attention" else name_setting(name, values[name]) for name in others]
+    return [WORDS.get(values[name], name_setting(name, values[name])) for name in others]

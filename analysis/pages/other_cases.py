@@ -6,7 +6,7 @@ from typing import Any
 
 from profiler_job.analysis.insight.run_advice import LEAST_RATIO, MOST_CARDS
 from profiler_job.analysis.metrics.steady import MOST_APART
-from profiler_job.analysis.pages.first_screen import MEASURED, is_risky_card
+from profiler_job.analysis.pages.first_screen import AT_MOST, MEASURED, is_risky_card
 from profiler_job.analysis.pages.home_cases import HomeCase
 from profiler_job.jobs.contract.changes import LARGER_BATCH
 
@@ -32,12 +32,18 @@ def fill_cards(case: HomeCase, state: str, cases: Sequence[HomeCase], screens: S
         faster = [card for card in known if card["ratio"] >= LEAST_RATIO and card["low"] > 1]
         cards += sorted(faster, key=lambda card: -card["ratio"])[:1]
         is_best_context |= choice == CONTEXT and bool(known) and all(card["ratio"] < LEAST_RATIO for card in known)
+    cards = sorted(cards, key=lambda card: (is_risky_card(card), _is_beside_limit(card)))
     if len(cards) >= MOST_CARDS:
-        return {**shown, "cards": sorted(cards, key=is_risky_card)[:MOST_CARDS], "nothing_more": ""}
+        return {**shown, "cards": cards[:MOST_CARDS], "nothing_more": ""}
     nothing = shown["nothing_else"] if len(cards) > len(shown["cards"]) else shown["nothing_more"]
     if is_best_context:
         nothing += " No other context that we measured gives 5% more tokens/s."
-    return {**shown, "cards": sorted(cards, key=is_risky_card), "nothing_more": nothing}
+    return {**shown, "cards": cards, "nothing_more": nothing}
+
+
+def _is_beside_limit(card: Mapping[str, Any]) -> bool:
+    """Return whether a card has a bound alone, of what does not limit the step."""
+    return card["kind"] == AT_MOST and not card["fits_limit"] and not card["elsewhere"]
 
 
 def _compare(

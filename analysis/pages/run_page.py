@@ -31,7 +31,7 @@ from profiler_job.analysis.pages.first_screen import describe_screen
 from profiler_job.analysis.pages.measured_elsewhere import find_elsewhere
 from profiler_job.analysis.pages.module_costs import module_table, module_tree
 from profiler_job.analysis.pages.telemetry import Price
-from profiler_job.analysis.pages.titles import attention_of
+from profiler_job.analysis.pages.titles import attention_of, name_gpus
 from profiler_job.analysis.prediction.measured import COLUMNS, name_same_step
 from profiler_job.analysis.recording.run_table import measure_by_run
 from profiler_job.analysis.reference.gpu_prices import GpuPrice, find_price
@@ -127,10 +127,9 @@ def answers(
         first = run_advice.rank_changes(advised, gains[gains["gpu_name"] == run["gpu_name"]], elsewhere)
         facts = (
             _facts(run, axes_of[run_id], frames)
-            | {"first": first}
-            | {"insight": _interpret(frames, first, limit)}
+            | {"first": first, "price": price}
+            | {"insight": _interpret(frames, first, limit, tokens)}
             | _state_of_machine(beside, str(run["run_id"]))
-            | {"price": price}
         )
         numbers = _collect_numbers(facts, tokens, in_processes, scalars) | {"is_by_turns": run_id in turned}
         facts["screen"] = describe_screen(facts["run"], parts_of(run), limit, first, numbers)
@@ -191,9 +190,12 @@ def describe_rate(run: Mapping[str, Any], tokens_per_s: float, price: Price | No
     return {"tokens_per_s": tokens_per_s, **_find_cost({**run, "gpus": 1}, given, tokens_per_s, price)}
 
 
-def _interpret(frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None) -> Insight:
+def _interpret(frames: "RunData", first: list[dict[str, Any]], limit: StepLimit | None, tokens: float) -> Insight:
+    """tokens: of a step, NaN if not known."""
     causes = NO_CAUSES._replace(late_kernels=frames.late_kernels)
-    return interpret_run(frames.elapsed, frames.communication, frames.findings, first, limit, causes)
+    return interpret_run(
+        frames.elapsed, frames.communication, frames.findings, first, limit, causes, None if pd.isna(tokens) else tokens
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +267,7 @@ def _facts(run: pd.Series, axes: list[dict[str, Any]], frames: RunData) -> dict[
         "num_kernels": len(frames.kernels),
         "num_checks": len(frames.checks),
         "num_gpus": frames.elapsed["gpu"].nunique(),
+        "gpus": name_gpus(run),
         "why_no_waiting": "".join(frames.communication["unknown"].unique()),
         "step_ns": _step_ns(frames.times),
         "phases_ns": _phases_ns(frames.times),

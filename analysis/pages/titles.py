@@ -63,12 +63,23 @@ def name_setting(axis: str, value: str) -> str:
     return attention_of(value) if axis == "attention" else str(find_value_name(axis, value))
 
 
+def count_gpus(run: Mapping[str, Any]) -> int:
+    """Count the GPUs of a run; 1 in recordings that do not say."""
+    value = run.get("gpus")
+    return 1 if value is None or pd.isna(value) else int(value)
+
+
+def name_gpus(run: Mapping[str, Any]) -> str:
+    """Name the GPUs of a run: `2 × NVIDIA H200`."""
+    num_gpus = count_gpus(run)
+    return f"{num_gpus} × {run['gpu_name']}" if num_gpus > 1 else str(run["gpu_name"])
+
+
 def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
     """What was run, in a sentence without a verb: mode, model, context, precision, attention (of a model of known
     shape: another has its own), compilation (but a script may compile parts of its own), optimizer (of a training
     step), batch and GPUs."""
     mode = str(find_value_label("mode", str(run["mode"])))
-    gpus, gpu = int(run.get("gpus") or 1), str(run["gpu_name"])
     what = f"{mode.capitalize()} of {name_size(run)} at context {run['context_length']}"
     parts = [
         f"{what} in {str(run['precision']).upper()}",
@@ -76,6 +87,7 @@ def description_of(run: Mapping[str, Any], has_shape: bool) -> str:
         *[find_value_name("compile", run.get("compile") or find_default("compile"))] * (run.get("workload") != SCRIPT),
         *[find_value_name("optimizer", run["optimizer"])] * (str(run["mode"]) == "train_step"),
         f"batch {run['batch_size']}",
-        f"on {gpus} × {gpu}, {find_value_name('parallel', run['parallel'])}" if gpus > 1 else f"on {gpu}",
+        f"on {name_gpus(run)}",
+        *[find_value_name("parallel", run.get("parallel"))] * (count_gpus(run) > 1),
     ]
     return ", ".join(map(str, parts))

@@ -1,6 +1,5 @@
 """The first screen of a step in the Markdown of its page: pipe tables of its parts, its key numbers and what to do."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,8 +7,10 @@ from markupsafe import Markup
 
 from profiler_job.analysis.insight.advice_lines import (
     IN_ONE_PROCESS,
-    NO_BOUND,
+    MOST_OF,
     ON_SLOW_CPU,
+    OR_NOTHING,
+    explain_apart,
     format_elsewhere,
     says_nothing,
 )
@@ -88,17 +89,20 @@ def _write_code(card: Mapping[str, Any]) -> str:
 
 
 def format_gain(card: Mapping[str, Any]) -> Markup:
-    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or that it was not measured if the bound says
-    nothing. `3.8× as fast` if the ratio is by turns, and the two times, each of the fastest process,
-    give another. A larger batch makes its own steps longer, so it has rates: `34.7k → 37.2k tokens/s`."""
+    """`115 → 44 ms` if it was measured, or else `could save up to 62 ms`, or `could save most of 62 ms` if the bound
+    says nothing. What was measured elsewhere: `2.5× as fast on an H200`. `3.8× as fast` if the ratio is by turns, and
+    the two times, each of the fastest process, give another. A larger batch makes its own steps longer, so it has
+    rates: `34.7k → 37.2k tokens/s`."""
     is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] == "measured":
         shown = _choose_rates(card) if is_rate else _choose_times(card)
         return shown or Markup("{}× {}").format(_format_interval(card)[0], "the tokens/s" if is_rate else "as fast")
+    if card["elsewhere"]:
+        return text.inline(format_elsewhere(card["changes"], card["elsewhere"])[0])
     if is_rate:
         return Markup("could give up to {} the tokens/s").format(text.rounded(card["ratio"], "ratio"))
     if says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"]):
-        return Markup("not measured in this step")
+        return Markup("{} {}").format(MOST_OF, text.rounded(card["before_ns"], "ns"))
     return Markup("could save up to {}").format(text.rounded(card["ceiling_ns"], "ns"))
 
 
@@ -149,7 +153,7 @@ def _format_interval(card: Mapping[str, Any]) -> tuple[str, str, str]:
 def explain_gain(card: Mapping[str, Any]) -> Markup:
     """`2.6× [2.0–3.8]`, or why there is no ratio: `processes differ by 50%`; and that it is of another recording, if
     the step that it starts from is not the one that is shown. What was not measured: `of 115 ms, not measured`, or that
-    it does not fit the limit, and what it gave elsewhere (`format_elsewhere`). If the precision changes and nothing
+    it does not fit the limit, or what it gave elsewhere. If the precision changes and nothing
     else, unlike in states, that is said, too."""
     is_rate = LARGER_BATCH in card["changes"]
     if card["kind"] != "measured":
@@ -158,11 +162,7 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
     elsewhere = Markup(ONLY_CHANGE if card["is_alone"] else "")
     elsewhere += Markup("" if text.rounded(card["before_ns"], "ns") == shown else ELSEWHERE)
     if card["apart"] is not None:
-        is_single = math.isinf(card["apart"])
-        return (
-            Markup("measured once" if is_single else f"processes differ by {text.percent(card['apart'], 0)}")
-            + elsewhere
-        )
+        return Markup(explain_apart(card["apart"])) + elsewhere
     ratio, low, high = _format_interval(card)
     interval = Markup("[{}–{}]").format(low, high)
     elsewhere = Markup(ON_SLOW_CPU if card["on_slow_host"] else "") + elsewhere
@@ -176,12 +176,10 @@ def explain_gain(card: Mapping[str, Any]) -> Markup:
 def _explain_bound(card: Mapping[str, Any]) -> Markup:
     step, is_rate = text.rounded(card["before_ns"], "ns"), LARGER_BATCH in card["changes"]
     is_unbounded = not is_rate and says_nothing(card["changes"], card["ceiling_ns"], card["before_ns"])
-    is_bare = is_rate or is_unbounded or card["elsewhere"]
-    words: list[str] = [] if is_bare else [Markup("of {}").format(step)]
     if card["elsewhere"]:
-        words.append(text.inline(format_elsewhere(card["changes"], card["elsewhere"])))
-    else:
-        words += [Markup("{} {}").format(NO_BOUND, step)] * is_unbounded
-        words += ["not measured"] * (card["fits_limit"] and not is_unbounded)
-        words += [NOT_THE_LIMIT] * (not card["fits_limit"])
+        return text.inline(format_elsewhere(card["changes"], card["elsewhere"])[1])
+    words: list[str] = [] if is_rate or is_unbounded else [Markup("of {}").format(step)]
+    words += [OR_NOTHING] * is_unbounded
+    words += ["not measured"] * (card["fits_limit"] and not is_unbounded)
+    words += [NOT_THE_LIMIT] * (not card["fits_limit"])
     return Markup(", ").join(words)

@@ -11,7 +11,14 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from profiler_job.jobs.contract.quantities import Kind, format_number, format_quantity, format_rounded, format_share
+from profiler_job.jobs.contract.quantities import (
+    Kind,
+    format_number,
+    format_quantity,
+    format_rounded,
+    format_share,
+    format_thousands,
+)
 from profiler_job.jobs.contract.words import inflect, name_model
 
 MINUS, THIN = "\u2212", "\u202f"
@@ -180,8 +187,7 @@ def rounded(value: float, unit: str) -> Markup:
 
 
 def thousands(value: float) -> Markup:
-    """`17.9k`: three digits of a rate."""
-    return Markup(f"{value / 1e3:.3g}k" if value >= 1e3 else f"{value:.3g}")
+    return Markup(format_thousands(value))
 
 
 def name_size(run: Mapping[str, Any]) -> str:

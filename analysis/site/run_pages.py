@@ -91,7 +91,10 @@ def write_run_pages(
     for run_id, answer in run_page.answers(**tables, checks=checks, measured=gains, price=price):
         run = answer.facts["run"]
         mode = find_value_label("mode", str(run["mode"]))
-        label = inline(f"{name_model_of(run)} · {run['context_length']:,} · {mode}")
+        words = [name_model_of(run), f"{run['context_length']:,}", mode]
+        if titles.count_gpus(run) > 1:
+            words += [titles.SAID["gpus"](titles.count_gpus(run)), find_value_label("parallel", str(run["parallel"]))]
+        label = inline(" · ".join(map(str, words)))
         path = f"{folder}/{file_name(run_id)}"
         title = inline(titles.title_of(run) + (f" · {source}" if source else ""))
         more = {

@@ -153,6 +153,14 @@ def format_rounded(kind: Kind, value: float, unit: str = "") -> str:
     return format_quantity(kind, value, Form(unit, units[unit], min(decimals, 2 * MOST_DECIMALS)))
 
 
+def format_thousands(value: float) -> str:
+    """Format a rate with three digits: `17.9k`, `17.0k`."""
+    scaled, unit = (value / 1e3, "k") if value >= 1e3 else (value, "")
+    rounded = _round_to_digits(scaled)
+    decimals = choose_decimals([rounded]) if unit or not rounded.is_integer() else 0
+    return f"{rounded:.{decimals}f}{unit}"
+
+
 def format_size(num_bytes: float) -> str:
     return format_quantity("bytes", num_bytes)
 

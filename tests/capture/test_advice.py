@@ -498,3 +498,11 @@ def test_ranges_of_llm_c_are_its_phases(tmp_path):
     assert phases["kernel_ns"].to_dict() == pytest.approx(
         {"forward": 10 * US - 100, "backward": 20 * US - 100, "optimizer": 30 * US - 100}
     )
+
+
+def test_kernels_of_communication_take_nothing_from_what_compiling_could_save():
+    """On two GPUs the bound was the time that the CPU takes: hidden communication stood for kernels that stay."""
+    parts = {"kernels": 60.0, "communication": 20.0}
+    seen = SimpleNamespace(families={"gemm": 20, "elementwise": 40, "communication": 90}, waiting_ns=5, launched_ns=85)
+    seen.sum_parts = parts.__getitem__
+    assert load_change("compile").measure_ceiling(seen) == 45

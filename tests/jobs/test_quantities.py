@@ -19,6 +19,7 @@ from profiler_job.jobs.contract.quantities import (
     format_quantity,
     format_rounded,
     format_share,
+    format_thousands,
     parse_quantity,
 )
 
@@ -176,3 +177,22 @@ def test_no_other_module_scales_a_number_to_print_it():
 def test_a_share_is_rounded_by_itself_and_not_so_that_parts_add_up(share, shown):
     """A bar showed 69% for 69.6%, so that its parts added up, next to a heading and a table of 70%."""
     assert format_share(share, 0) == shown
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (15_231, "15.2k"),
+        (16_979, "17.0k"),
+        (4_999.9, "5.00k"),
+        (99_960, "100k"),
+        (376_434, "376k"),
+        (1_234_567, "1230k"),
+        (12, "12"),
+        (7.25, "7.25"),
+        (999.4, "999"),
+    ],
+)
+def test_a_rate_has_three_digits(rate, text):
+    """Two rates of one card were 15.2k and 17k."""
+    assert format_thousands(rate) == text

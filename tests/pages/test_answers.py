@@ -375,6 +375,12 @@ def test_an_attention_is_called_as_the_site_calls_it(value, said):
     assert titles.attention_of(value) == said
 
 
+@pytest.mark.parametrize(("gpus", "name"), [(2, "2 × NVIDIA H200"), (1, "NVIDIA H200"), (float("nan"), "NVIDIA H200")])
+def test_the_gpus_of_a_run_are_counted(gpus, name):
+    """The page of a run on two named one."""
+    assert titles.name_gpus({"gpus": gpus, "gpu_name": "NVIDIA H200"}) == name
+
+
 def test_a_run_page_says_what_to_change_first(pages):
     answer = pages["small-ctx512-fp32-naive-train_step"]
     said = [line for (line,) in answer.facts["insight"].sentences.advice]

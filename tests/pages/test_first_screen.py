@@ -9,7 +9,13 @@ import pytest
 
 from profiler_job.analysis.changes import load_change
 from profiler_job.analysis.insight import run_advice
-from profiler_job.analysis.insight.advice_lines import IN_ONE_PROCESS, NO_BOUND, format_run_advice
+from profiler_job.analysis.insight.advice_lines import (
+    IN_ONE_PROCESS,
+    MOST_OF,
+    NOT_ADVISED,
+    OR_NOTHING,
+    format_run_advice,
+)
 from profiler_job.analysis.insight.limit_lines import describe_nothing_more
 from profiler_job.analysis.insight.step_parts import COLUMNS
 from profiler_job.analysis.pages import first_screen, run_page
@@ -161,7 +167,7 @@ def test_an_interval_never_reads_as_if_it_held_1_or_had_no_width(low, high, word
 @pytest.mark.parametrize(
     ("rate", "after_ns", "gain", "words"),
     [
-        (50e3, 2e7, "50k → 100k tokens/s", "2.0× [1.8–2.2]"),
+        (50e3, 2e7, "50.0k → 100k tokens/s", "2.0× [1.8–2.2]"),
         (None, 2e7, "2.0× the tokens/s", "[1.8–2.2]"),
         (50e3, 1e7, "2.0× the tokens/s", "[1.8–2.2], both in one process"),
     ],
@@ -262,8 +268,8 @@ def test_a_line_and_a_card_have_one_bound():
     """A card had an unknown part of 79 ms, the terminal up to 72.2 ms."""
     [card] = choose_cards([bounded("compile", 72.2e6)], 79e6)
     [line] = format_run_advice([bounded("compile", 72.2e6)], 79e6)
-    assert format_gain(card) == "not measured in this step" and explain_gain(card).startswith(NO_BOUND)
-    assert f"not measured: {NO_BOUND} 79.0 ms;" in line
+    assert format_gain(card) == f"{MOST_OF} 79\u202fms" and explain_gain(card).startswith(OR_NOTHING)
+    assert f"{MOST_OF} 79.0 ms, {OR_NOTHING};" in line
     assert "could save up to 40.0 ms;" in format_run_advice([bounded("compile", 40e6)], 79e6)[0]
 
 
@@ -271,7 +277,7 @@ def test_a_line_and_a_card_have_one_bound():
     ("change", "ceiling", "gain"),
     [
         ("compile", 80e6, "could save up to 80\u202fms"),
-        ("compile", 81e6, "not measured in this step"),
+        ("compile", 81e6, "could save most of 100\u202fms"),
         ("bf16", 81e6, "could save up to 81\u202fms"),
     ],
 )
@@ -443,6 +449,15 @@ def test_lines_and_cards_have_one_order_and_sets_come_after_single_changes():
     starts = [line.split(":")[0] for line in format_run_advice(first, 100.0)]
     labels = [", ".join(CHANGES[name].label for name in names) for names in chosen]
     assert starts == [*labels[:3], f"{labels[3]}, together"]
+
+
+def test_what_is_not_known_to_help_alone_is_told_so_if_a_set_with_it_helps():
+    """A line advised BF16 with fused attention, the next one neither."""
+    pair = measured("bf16", 1.41, 1.3, 1.5) | {"changes": ("bf16", "fused_attention")}
+    withheld = [measured(name, 1.0, 0.9, 1.1) | {"reason": run_advice.UNCERTAIN} for name in ("bf16", "fused_adamw")]
+    starts = [line.split(":")[0] for line in format_run_advice([pair, *withheld], 100.0)[1:]]
+    labels = [CHANGES[name].label for name in ("fused_adamw", "bf16")]
+    assert starts == [f"{NOT_ADVISED}, {labels[0]}", f"{NOT_ADVISED} alone, {labels[1]}"]
 
 
 def test_a_screen_without_cards_says_how_near_the_peak_the_step_is():

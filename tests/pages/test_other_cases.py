@@ -2,9 +2,11 @@
 
 import pytest
 
+from profiler_job.analysis.pages.first_screen import AT_MOST
 from profiler_job.analysis.pages.home_cases import BF16, COMPILED, CaseNumbers, HomeCase
 from profiler_job.analysis.pages.other_cases import fill_cards
 from profiler_job.analysis.render.screen_source import explain_gain, format_gain
+from profiler_job.jobs.contract.changes import LARGER_BATCH
 
 
 def make_cases(*steps, state=COMPILED):
@@ -52,3 +54,13 @@ def test_three_cards_stay_as_they_are():
     cases, screens = make_cases((512, 4, 45, "a"), (1024, 4, 69, "a"), state=BF16)
     screens[0, "0"] |= {"cards": [{"changes": (name,), "kind": "measured"} for name in "abc"], "nothing_more": ""}
     assert fill_cards(cases[0], BF16, cases, screens) == screens[0, "0"]
+
+
+def test_what_was_measured_comes_before_a_bound_of_what_does_not_limit_the_step():
+    """A larger batch, up to 1.1 times the tokens, stood above a context that gives 1.13 times."""
+    cases, screens = make_cases((512, 4, 45, "a"), (1024, 4, 69, "a"), state=BF16)
+    batch = {"changes": (LARGER_BATCH,), "kind": AT_MOST, "elsewhere": None, "cautions": [], "lines": ["batch"]}
+    for fits_limit in (True, False):
+        screens[0, "0"]["cards"] = [batch | {"fits_limit": fits_limit}]
+        first, _ = fill_cards(cases[0], BF16, cases, screens)["cards"]
+        assert (first["lines"] == ["batch"]) == fits_limit

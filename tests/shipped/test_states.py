@@ -59,13 +59,12 @@ def test_each_state_has_cards_or_says_why_there_are_no_more(states):
         assert all(format_gain(card) and explain_gain(card) for card in screen["cards"]), at
 
 
-def test_a_gain_of_another_gpu_is_named_as_such_and_leaves_the_card_a_bound(states):
+def test_a_gain_of_another_gpu_is_named_as_such(states):
     of_h100 = [card for (*_, gpu, _), screen in states.items() if gpu == "H100" for card in screen["cards"]]
     elsewhere = [card for card in of_h100 if card.get("elsewhere")]
     assert elsewhere, "steps of an H100 whose changes were measured on an H200 alone"
     for card in elsewhere:
-        assert card["kind"] == "at most" and "on an H200" in explain_gain(card)
-        assert "H200" not in format_gain(card) and "→" not in format_gain(card)
+        assert card["kind"] == "at most" and format_gain(card).endswith("on an H200")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +99,7 @@ def test_runs_of_several_gpus_have_what_was_measured(answers):
     card = answers["large-ctx256-bf16-sdpa-train_step-adamw_fused"].facts["screen"]["cards"][0]
     assert card["changes"] == ("compile",) and format_gain(card).startswith("101 → 41")
     of_two = [answer for run_id, answer in answers.items() if "2gpus" in run_id]
-    explained = [explain_gain(card) for answer in of_two for card in answer.facts["screen"]["cards"]]
+    explained = [format_gain(card) for answer in of_two for card in answer.facts["screen"]["cards"]]
     assert sum("on one H200" in words for words in explained) >= len(of_two) / 2
 
 
