@@ -38,11 +38,7 @@ def test_the_guide_has_its_figures():
     assert f"within {100 * by_gpu:.0f}% if the GPU limits the step, {100 * by_cpu:.0f}% if the CPU does |" in TESTED
     lost = [copy["losses"]["largest"] for copy in COPIES]
     worst = max(COPIES, key=lambda copy: copy["losses"]["largest"])
-    said = worst["losses_said"]
-    assert (
-        f"in {said['num']} steps by at most {100 * max(lost):.0f}% (step {said['step']} of chargpt in BF16, the first by "
-        f"{100 * said['first']:.2f}%), the others less than 1%"
-        in TESTED
-        and "chargpt" in worst["script"]
-    )
+    said, most = worst["losses_said"], f"{100 * max(lost):.0f}% (step {worst['losses_said']['step']} of chargpt in BF16"
+    first = f"the first by {100 * said['first']:.2f}%), the others less than 1%"
+    assert f"in {said['num']} steps by at most {most}, {first}" in TESTED and "chargpt" in worst["script"]
     assert sorted(lost)[-2] < 0.01
