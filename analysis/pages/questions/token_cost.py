@@ -10,7 +10,7 @@ from profiler_job.analysis.metrics import run_grid, step_limits, timing, utilisa
 from profiler_job.analysis.pages import home_cases
 from profiler_job.analysis.pages.case_columns import case_headings
 from profiler_job.analysis.pages.explore import shorten_names
-from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, ratios_of, span
+from profiler_job.analysis.pages.extreme_rows import extremes, give_largest, span
 from profiler_job.analysis.pages.question import Inputs, Question, Section
 from profiler_job.analysis.recording.run_table import keep_runs
 from profiler_job.analysis.recording.store import Recording
@@ -415,8 +415,8 @@ def _draw_gpus(pairs: pd.DataFrame) -> Chart:
     unit = f"times as fast ({format_count(len(pairs), 'step')}: {models}, batch {batches})"
     options: dict[str, Any] = {"order": [*DRAWN.values()], "by": ["step"], "value": "ratio", "log": False}
     options |= {"unit": unit, "limits": _list_limits(pairs), "colours": COLOURS_OF_RATIOS}
-    compute, memory = (ratios_of(pairs[f"{name}_ratio"]) for name in ("compute", "memory"))
-    title = f"{_name_pair(pairs)}: matmuls {compute} as fast, other kernels {memory}"
+    is_less = pairs["compute_ratio"].median() < pairs["memory_ratio"].median()
+    title = f"{_name_pair(pairs)}: matmuls gain {'less' if is_less else 'more'} than other kernels"
     return Chart("gpu_ratios", "dumbbell", title, rows, options=options)
 
 
