@@ -24,13 +24,13 @@ def rec():
 
 def test_home_shows_the_screens_of_pages_of_runs(rec, tmp_path, monkeypatch):
     cases = home_cases.list_cases([rec])
-    shown = home_page._describe_screens([rec], cases, None, {})
+    shown = home_page.describe_screens([rec], cases, None, {})
     checks = check_recording(rec).tables["checks"].rows
     known = write_run_pages(make_site(rec, tmp_path), "report/runs", rec, checks, {}).screens
     assert set(known) == set(identify_runs(rec.runs))
     asked = []
     monkeypatch.setattr(home_page.run_page, "answers", lambda **tables: asked.extend(tables["runs"]["run_id"]) or ())
-    again = home_page._describe_screens([rec], cases, None, pickle.loads(pickle.dumps(known)))
+    again = home_page.describe_screens([rec], cases, None, pickle.loads(pickle.dumps(known)))
     assert not asked and again.keys() == shown.keys()
     for place, screen in shown.items():
         parts, same_parts = (each.pop("parts").reset_index(drop=True) for each in (screen, again[place]))
@@ -40,9 +40,9 @@ def test_home_shows_the_screens_of_pages_of_runs(rec, tmp_path, monkeypatch):
 
 def test_screens_that_are_not_known_are_worked_out(rec):
     cases = home_cases.list_cases([rec])
-    first, *others = home_page._describe_screens([rec], cases, None, {})
+    first, *others = home_page.describe_screens([rec], cases, None, {})
     identity = next(run for run in identify_runs(rec.runs) if run[0] == first[1])
-    screens = home_page._describe_screens([rec], cases, None, {identity: {"run": "known"}})
+    screens = home_page.describe_screens([rec], cases, None, {identity: {"run": "known"}})
     assert screens[first] == {"run": "known"} and {*screens} == {first, *others}
     assert all(screens[place]["run"]["run_id"] == place[1] for place in others)
 
