@@ -419,7 +419,7 @@ def read_file(path: Path, name: str) -> SourceFile:
 def load_program(script: Path, folder: Path | None = None) -> Program:
     """Load a script and the modules next to it, or of the project that it is in, that it imports. Names are paths from
     `folder` (default: the working directory) where that holds them, or else from the script's folder or the project's.
-    Of two modules of one name Python imports that of the script's folder. Raises ScriptCodeError if the script is not
+    Of two modules of one name Python imports the one next to the script. Raises ScriptCodeError if the script is not
     valid Python; modules that are not are left out."""
     script = Path(os.path.normpath(script.absolute()))  # no tool applies a patch to a path with `..`
     projects = (each for each in script.parents if any((each / name).is_file() for name in PROJECT))

@@ -30,7 +30,7 @@ def measure_cpu_shares(steps: pd.DataFrame, kernels: pd.DataFrame, memops: pd.Da
     """Measure the part of each unprofiled time in which the GPU waits for the CPU: all that it is not busy. Every page
     that says how long a GPU waits says this, or names what else it means: a cause, or the step under nsys.
 
-    Columns: those of `timing.host_times` (timer_ns and its spread), busy_share and cpu_share (parts of timer_ns).
+    Columns: what `timing.host_times` has (timer_ns and its spread), busy_share and cpu_share (parts of timer_ns).
     """
     busy = timing.gpu_times(kernels, memops).groupby(["run_id", "phase"])["busy_ns"].median().reset_index()
     table = timing.host_times(steps, "timer", "timer").merge(busy, on=["run_id", "phase"])

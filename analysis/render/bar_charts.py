@@ -48,8 +48,8 @@ def dumbbell(
     colours: Sequence[str] = (),
 ) -> alt.LayerChart:
     """One line per case with a dot per `clock`, on a logarithmic axis, or a linear one that need not start at zero. A
-    `value` in ns is drawn in ms; any other is read out with its `sign`. limits: values by name, each of which has a
-    line with its name above all cases. colours: as in `stacked_parts`."""
+    `value` in ns is drawn in ms; any other is read out with its `sign`. limits: values by name, each a line with its
+    name above all cases. colours: as in `stacked_parts`."""
     data = pd.DataFrame({"label": case_label(rows, by), "clock": rows["clock"]})
     nanoseconds = value.endswith("_ns")
     data["value"] = rows[value] / 1e6 if nanoseconds else rows[value]

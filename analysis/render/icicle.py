@@ -35,8 +35,8 @@ COLOURS = {
     "communication": "family-communication",
     WAIT: "ici-wait",
 }
-"""Variable of the colour of each kind: that of the family of kernels that it is mostly of, as in timelines. `other`
-holds several families."""
+"""Variable of the colour of each kind: the colour of its main family of kernels, as in timelines. `other` holds
+several families."""
 SHORT = {"attention": "att.", "elementwise": "elem.", "copy": "copy", "optimizer": "opt.", "communication": "comm."}
 PHASES = {"forward": "fwd", "backward": "bwd", "optimizer": "opt", "prefill": "pre", "decode": "dec"}
 """Short names of phases."""

@@ -1,7 +1,7 @@
 """Strips of the timeline: what one GPU runs while it works on one block of the model, and its gaps; a step on the CPU
 and the GPU; of several ranks what each runs in a step.
 
-A pixel has the colour of the family that takes most of it, or that of waiting where the GPU idles for most of it. Of
+A pixel has the colour of the family that takes most of it, or the colour of waiting if the GPU idles for most of it. Of
 short kernels that are far from each other every few pixels have one, as many as their time takes. So a strip is a few
 hundred bytes for each family, however many kernels there are.
 """

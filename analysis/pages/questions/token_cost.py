@@ -230,9 +230,10 @@ def _claims(frames: TokenCostData) -> list[Claim]:
 
 
 def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
-    """The ratios of the pairs; work: the cost of the same GPU work on the dearer GPU over the cheaper one; better: the
-    GPU with the cheaper work in all of them, or ""; memory_gb: of the dearer GPU, and sheet_compute and sheet_memory:
-    its peak and its bandwidth over the other's, None if the data sheets are not known."""
+    """The ratios of the pairs; median_busy: of GPU work; work: the cost of the same GPU work on the dearer GPU over the
+    cheaper one; better: the GPU with the cheaper work in all of them, or ""; memory_gb: of the dearer GPU, and
+    sheet_compute and sheet_memory: its peak and its bandwidth over the other's, None if the data sheets are not
+    known."""
     first = rows.iloc[0]
     names = shorten_names(sorted({first["gpu_name"], first["gpu_name_b"]}))
     cheap, dear = (names[first[name]] for name in ("gpu_name", "gpu_name_b"))
@@ -245,7 +246,7 @@ def _compare_gpus(rows: pd.DataFrame) -> dict[str, Any]:
         "cheap": cheap,
         "dear": dear,
         "price": of_price,
-        "middle_busy": float(rows["busy_ratio"].median()),
+        "median_busy": float(rows["busy_ratio"].median()),
         "work": work,
         "better": cheap if work[0] > 1 else dear if work[1] < 1 else "",
         "memory_gb": sheets[1].memory_gb if sheets else None,
